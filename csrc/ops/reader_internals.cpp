@@ -221,6 +221,19 @@ void define_reader_internals(torch::Library& library) {
              return reader.bytes(static_cast<std::uint64_t>(offset),
                                  static_cast<std::uint64_t>(size));
            }))
+      // `names` are those to write, and `renamed` what they are called in the new file.
+      .def("rewrite",
+           method(+[](FileReader& reader, std::string uri, std::string hashes, Options options,
+                      std::int64_t threads, std::optional<NameList> names, NameList renamed,
+                      OptionalType dtype) {
+             TensorChanges changes{.dtype = dtype};
+             if (names) changes.names.emplace();
+             for (std::size_t i = 0; names && i < names->size(); ++i) {
+               changes.names->emplace(names->get(i), renamed.get(i));
+             }
+             reader.rewrite(uri, parse_hashes(hashes), option_list(options), threads,
+                            std::move(changes));
+           }))
       .def("prefetch", method(+[](FileReader& reader, std::optional<NameList> names,
                                   c10::intrusive_ptr<ScriptCancel> cancel) {
              cancel->run([&](Cancel& given) { reader.prefetch(string_vector(names), given); });

@@ -35,12 +35,14 @@ class BackgroundSave final : public torch::CustomClassHolder {
  public:
   // `sink` is the number of one that was handed over, to write instead of `uri`.
   void run(std::string uri, std::optional<std::int64_t> sink, Names names, Tensors tensors,
-           std::string hashes, std::int64_t threads, Options options, Options metadata) {
+           std::string hashes, std::int64_t threads, Options options, Options metadata,
+           std::optional<c10::ScalarType> dtype) {
     translate_errors([&] {
       SaveRequest request = save_request(names, std::move(tensors), hashes, options, metadata);
       request.uri = std::move(uri);
       if (sink) request.sink = take_handed<std::unique_ptr<Sink>>(*sink);
       request.threads = threads;
+      request.dtype = dtype;
       save(std::move(request), job_->progress, job_->cancel);
     });
   }

@@ -7,12 +7,23 @@ from typing import get_args
 
 from tensorizer_ops._base.options import Hashes
 
+# The types that `convert --dtype` casts to: torch's real floating types that models have.
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+
 
 def _option(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise argparse.ArgumentTypeError("an option is NAME=VALUE")
     return name, value
+
+
+def _pattern(text: str) -> tuple[str, str]:
+    # The last one, because patterns such as (?=...) have others.
+    pattern, separator, replacement = text.rpartition("=")
+    if not pattern or not separator:
+        raise argparse.ArgumentTypeError("a map is PATTERN=REPLACEMENT")
+    return pattern, replacement
 
 
 def _place(text: str) -> str:
@@ -120,14 +131,18 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def add_info(parser: argparse.ArgumentParser) -> None:
-    _uris(parser)
+def _filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filter",
         action="append",
         metavar="GLOB",
         help="only tensors whose names match, such as '*.weight'; may be given several times",
     )
+
+
+def add_info(parser: argparse.ArgumentParser) -> None:
+    _uris(parser)
+    _filter(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--by-prefix",
@@ -176,6 +191,19 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
     _writes(parser)
     parser.add_argument(
         "--entry", metavar="KEY", help="the entry of a PyTorch checkpoint that has the tensors"
+    )
+    parser.add_argument(
+        "--dtype", choices=_DTYPES, help="the type to cast floating-point tensors to"
+    )
+    _filter(parser)
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        type=_pattern,
+        metavar="PATTERN=REPLACEMENT",
+        help="rename tensors: a regular expression, and what to put in place of what matches, with "
+        "\\1 for a group; may be given several times, and the first that matches a name counts",
     )
     _reads(parser, "--source-options")
 

@@ -21,6 +21,13 @@ from tensorizer_ops._cli.parsers import (
     make_parser,
 )
 
+# What messages of the library call the arguments of its functions, and what the command calls them.
+_ARGUMENTS = {
+    "name one with the option 'key'": "give --key-file or --passphrase-file",
+    "entry=": "--entry",
+    "rename: ": "--map: ",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with the arguments of this process, and return its exit status."""
@@ -111,14 +118,19 @@ def describe(error: Exception) -> list[str]:
     lines = str(error).split("\n")
     if isinstance(error, errors.HashMismatch):
         return lines
-    text = " ".join(lines).replace(
-        "name one with the option 'key'", "give --key-file or --passphrase-file"
-    )
+    text = as_arguments(" ".join(lines))
     if isinstance(error, OSError) and not isinstance(error, errors.Error):
         text = f"{error.filename!r}: {error.strerror}" if error.filename is not None else text
     elif not isinstance(error, errors.Error | UsageError | ImportError | ValueError):
         text = f"{type(error).__name__}: {text}"
     return [text]
+
+
+def as_arguments(text: str) -> str:
+    """Return a message of the library with the names that arguments have here."""
+    for ours, name in _ARGUMENTS.items():
+        text = text.replace(ours, name)
+    return text
 
 
 def status_of(error: Exception) -> int:

@@ -38,6 +38,8 @@ _OTHER_NAMES = {
     "--options": ("--source-options",),
     "--target-option": ("--target-options",),
     "--old-key": ("--key",),
+    "--names": ("--filter",),
+    "--rename": ("--map",),
 }
 # What other programs call the commands.
 _OTHER_COMMANDS = {
@@ -167,7 +169,8 @@ COMMANDS = (
         (
             "convert model.safetensors model.tensors",
             "convert pytorch_model.bin model.safetensors",
-            "convert ./llama s3://bucket/llama.tensors",
+            "convert ./llama s3://bucket/llama.tensors --dtype bfloat16",
+            "convert training.tensors model.tensors --filter 'model.*' --map '^model\\.='",
             "convert big.tensors big.safetensors --target-options max_shard_size=5000000000",
         ),
         "rewriting",

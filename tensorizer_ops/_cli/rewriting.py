@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import urllib.parse
 from argparse import Namespace
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from tensorizer_ops import _core
 from tensorizer_ops._base.options import Hashes
 from tensorizer_ops._base.tables import safe, size_text
 from tensorizer_ops._base.targets import local_path, to_uri
-from tensorizer_ops._cli import checkpoints
+from tensorizer_ops._cli.main import as_arguments
 from tensorizer_ops._cli.options import reading, refuse_stream
 from tensorizer_ops._cli.output import bar, note
 from tensorizer_ops._cli.parsers import UsageError
@@ -20,37 +22,33 @@ _ENDINGS = (".tensors", ".safetensors")
 
 
 def convert(given: Namespace) -> int:
-    from tensorizer_ops._front.load_save import save
-    from tensorizer_ops._front.rewrite import convert
+    import torch
 
-    options = reading(given)
-    target_options = dict(given.target_options)
-    if found := checkpoints.find(given.source):
-        if options:
-            raise UsageError("a PyTorch checkpoint is read without options and without a key")
-        tensors, notes = checkpoints.load(found, given.entry)
-        for text in notes:
-            note(given.quiet, safe(text))
-        save(
-            given.target,
-            tensors,
-            hashes=given.hashes,
-            threads=given.threads,
-            options=target_options,
-            metadata={"format": "pt"},
-            progress=bar(given.quiet, given.source),
-        )
-        return 0
-    if given.entry is not None:
-        raise UsageError("--entry is for PyTorch checkpoints, and the source is none")
-    convert(
+    from tensorizer_ops._front.rewrite import Changes, convert_changed
+    from tensorizer_ops._front.selection import nothing_matches
+
+    def select(known: Sequence[str]) -> Sequence[str]:
+        for glob in given.filter:
+            if not any(fnmatchcase(name, glob) for name in known):
+                raise nothing_matches("--filter", glob, known)
+        return [name for name in known if any(fnmatchcase(name, glob) for glob in given.filter)]
+
+    changes = Changes(
+        select if given.filter else None,
+        dict(given.map) or None,
+        getattr(torch, given.dtype) if given.dtype else None,
+    )
+    convert_changed(
         given.source,
         given.target,
-        hashes=given.hashes,
-        threads=given.threads,
-        source_options=options,
-        target_options=target_options,
-        progress=bar(given.quiet, given.source),
+        changes,
+        given.entry,
+        given.hashes,
+        given.threads,
+        reading(given),
+        dict(given.target_options),
+        bar(given.quiet, given.source),
+        lambda text: note(given.quiet, safe(as_arguments(text))),
     )
     return 0
 

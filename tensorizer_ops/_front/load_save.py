@@ -263,8 +263,9 @@ def run_save(
     names: list[str],
     tensors: list[torch.Tensor],
     request: SaveRequest,
+    dtype: torch.dtype | None = None,
 ) -> None:
-    """Check names, tensors and metadata, and run a job."""
+    """Check names, tensors and metadata, and run a job. ``dtype`` is that of a load."""
     plain = plain_tensors(names, tensors)
     refuse_other_metadata(request["metadata"])
     target = Destination(place, in_order=True)
@@ -274,7 +275,7 @@ def run_save(
     number = None if sink is None else sink.number
     uri, hashes, metadata = target.uri or "", request["hashes"], request["metadata"]
     try:
-        unseen(job.run, uri, number, names, plain, hashes, threads, options, metadata)
+        unseen(job.run, uri, number, names, plain, hashes, threads, options, metadata, dtype)
         target.finish()
         target.synchronize()
     finally:

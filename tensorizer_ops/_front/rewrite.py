@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import checked
-from tensorizer_ops._base.file_objects import open_source
+from tensorizer_ops._base.arguments import check_names, checked
+from tensorizer_ops._base.file_objects import label, open_source
 from tensorizer_ops._base.options import Hashes, Options, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
+from tensorizer_ops._front import torch_files
+from tensorizer_ops._front.load_save import run_save, save_request
+from tensorizer_ops._front.selection import Rename, known_names, new_names
+
+
+class Changes(NamedTuple):
+    """What a conversion changes of the tensors."""
+
+    # Returns those of the names in the source that are written; all if None.
+    select: Callable[[Sequence[str]], Sequence[str]] | None = None
+    rename: Rename | None = None
+    dtype: torch.dtype | None = None
+
+    def names(self, known: Sequence[str]) -> dict[str, str]:
+        """Return the new name of each tensor that is written."""
+        chosen = list(known if self.select is None else self.select(known))
+        return dict(zip(chosen, new_names(chosen, self.rename), strict=True))
+
+
+_NO_CHANGES = Changes()
 
 
 @checked
@@ -20,6 +42,10 @@ def convert(
     source: Target,
     target: Target,
     *,
+    names: Sequence[str] | None = None,
+    rename: Rename | None = None,
+    dtype: torch.dtype | None = None,
+    entry: str | None = None,
     hashes: Hashes = "chunked",
     threads: int = 0,
     source_options: Options | None = None,
@@ -28,24 +54,85 @@ def convert(
 ) -> None:
     """Write a copy of a file in the format that the target's name or options ask for.
 
-    The data is streamed from source to target, and every hash in the source is checked on the way.
-    Tensors keep their names, types and order, and the metadata is copied. The target appears when
-    the copy is complete and correct.
+    The data is streamed from source to target, within the option ``memory_ceiling``, and every hash
+    in the source is checked on the way. Tensors keep their order, and the metadata is copied. The
+    target appears when the copy is complete and correct.
 
     Args:
-        source: the file to read, of any format.
+        source: the file to read, of any format, as for :func:`load`. Also a PyTorch checkpoint on
+            this machine (``.pt``, ``.pth``, ``.bin``, ``.ckpt``), or a folder or index of such
+            shards, of which no code runs; a warning says what of it is left out.
         target: the file to write, in the format that the option ``format`` in ``target_options``
             or the ending of the name asks for, as for :func:`save`.
+        names: the tensors to write; by default every tensor in the source.
+        rename: the new names: regular expressions with their replacements
+            (``{"^model[.]": "", "[.]gamma$": ".weight"}``), of which the first that is found in a
+            name counts, or a function of the old name.
+        dtype: the type that real floating-point tensors are cast to; other tensors keep theirs.
+        entry: the entry of a PyTorch checkpoint that has the tensors, such as ``"model"`` or
+            ``"state.ema"``; by default it is found.
         hashes: which hashes to write.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         source_options, target_options: options as for loads and for saves.
         progress: called with the bytes moved so far and the bytes to move in all.
 
     Raises:
-        ValueError: the target's format cannot hold a tensor of the source, which it names. Nothing
-            is written.
+        KeyError: a name is not in the source.
+        ValueError: the target's format cannot hold a tensor of the source, which it names; or two
+            tensors would have one name, or a pattern of ``rename`` matches none. Nothing is
+            written.
     """
-    _rewrite(source, target, source_options, target_options, hashes, threads, progress)
+    wanted = None if names is None else list(names)
+    check_names("names", wanted or ())
+
+    def select(known: Sequence[str]) -> Sequence[str]:
+        return known_names(wanted or (), known, label(source))
+
+    def warn(text: str) -> None:
+        warnings.warn(text, stacklevel=5)  # at the caller of this function, behind its check
+
+    changes = Changes(None if wanted is None else select, rename, dtype)
+    how = (hashes, threads, source_options, target_options, progress)
+    convert_changed(source, target, changes, entry, *how, tell=warn)
+
+
+def convert_changed(
+    source: Target,
+    target: Target,
+    changes: Changes,
+    entry: str | None,
+    hashes: Hashes,
+    threads: int,
+    source_options: Options | None,
+    target_options: Options | None,
+    progress: Progress | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Convert a file or a PyTorch checkpoint, and ``tell`` what is left out of the latter."""
+    found = torch_files.find(source)
+    if found is None:
+        if entry is not None:
+            raise errors.InvalidArgument(
+                "entry= is for PyTorch checkpoints, and the source is none"
+            )
+        how = (hashes, threads, progress)
+        _rewrite(source, target, source_options, target_options, *how, changes)
+        return
+    if source_options:
+        raise errors.InvalidArgument(
+            "a PyTorch checkpoint is read without options and without a key"
+        )
+    if "format" not in (target_options or {}):
+        _refuse_folder_for_store(source, target)
+    tensors, notes = torch_files.load(found, entry)
+    for text in notes:
+        tell(text)
+    kept = changes.names(list(tensors))
+    request = save_request(hashes, threads, target_options, {"format": "pt"})
+    job = torch.classes.tensorizer._BackgroundSave()
+    chosen = [tensors[name] for name in kept]
+    with reported(job, progress):
+        run_save(job, to_uri(target), list(kept.values()), chosen, request, changes.dtype)
 
 
 @checked
@@ -133,12 +220,21 @@ def _rewrite(
     hashes: Hashes,
     threads: int,
     progress: Progress | None,
+    changes: Changes = _NO_CHANGES,
 ) -> None:
     if "format" not in (target_options or {}):
         _refuse_folder_for_store(source, target)
     reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
+    given = as_text(target_options or {})
     with reported(reader, progress):
-        reader.rewrite(to_uri(target), hashes, as_text(target_options or {}), threads)
+        if changes == _NO_CHANGES:
+            reader.rewrite(to_uri(target), hashes, given, threads)
+            return
+        kept = changes.names(reader.names())
+        internals = torch.classes.tensorizer._Internals(reader)
+        internals.rewrite(
+            to_uri(target), hashes, given, threads, list(kept), list(kept.values()), changes.dtype
+        )
 
 
 def _refuse_folder_for_store(source: Target, target: Target) -> None:

@@ -78,6 +78,9 @@ FITTING = {
     "backend": "str",
     "name": "str",
     "secret": "None str",
+    "rename": "None Linear",
+    "entry": "None str",
+    "prefix": "str",
 }
 # Where an argument of that name is another one.
 FITTING_HERE = {
@@ -157,6 +160,7 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
             {"uri": new, "state": tensors},
         ),
         "checkpoint.load": (checkpoint.load, {"uri": path}),
+        "checkpoint.consolidate": (checkpoint.consolidate, {"uri": path, "target": new}),
         "distributed.load": (distributed.load, {"uri": path}),
         "distributed.save": (distributed.save, {"uri": new, "tensors": tensors}),
         "hf.from_pretrained": (hf.from_pretrained, {"uri": folder}),

@@ -44,6 +44,7 @@ FUNCTIONS = {
 def test_options_have_the_names_of_arguments(command: str) -> None:
     files = ["a", "b"] if "source" in signature(FUNCTIONS[command]).parameters else ["a"]
     values = {"options": "a=b", "version": "1", "verify": "crc32", "hashes": "none", "threads": "1"}
+    values |= {"rename": "a=b", "dtype": "bfloat16"}
     for name, parameter in signature(FUNCTIONS[command]).parameters.items():
         if parameter.kind == parameter.KEYWORD_ONLY and name != "progress":
             given = [values.get(name.rpartition("_")[2], "min")]

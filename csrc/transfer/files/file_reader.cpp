@@ -9,7 +9,6 @@
 #include "engine/open/open_model.h"
 #include "engine/rewrite/file_digest.h"
 #include "transfer/files/file_reader_job.h"
-#include "transfer/files/rewrite.h"
 #include "transfer/files/update.h"
 #include "transfer/files/verify_memory.h"
 #include "transfer/memory/dtype.h"
@@ -235,8 +234,9 @@ std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool 
 }
 
 void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
-                         std::int64_t threads) {
-  const RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options)};
+                         std::int64_t threads, TensorChanges changes) {
+  const RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options),
+                               std::move(changes)};
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
   tensorizer::rewrite(*open, open->source(), request, job.progress, job.cancel);

@@ -16,6 +16,7 @@
 #include "tensorizer_ops/reader.h"
 #include "transfer/files/header_cache.h"
 #include "transfer/files/load_counters.h"
+#include "transfer/files/rewrite.h"
 #include "transfer/files/targets.h"
 #include "transfer/memory/held_memory.h"
 
@@ -100,7 +101,7 @@ class FileReader {
   void verify(Verify verify, std::int64_t threads);
   std::string digest(std::int64_t threads, std::int64_t version, bool listed);
   void rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
-               std::int64_t threads);
+               std::int64_t threads, TensorChanges changes = {});
   Updated update(const std::string& to, std::int64_t threads);
 
   std::pair<std::uint64_t, std::uint64_t> progress() const;

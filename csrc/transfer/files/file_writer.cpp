@@ -35,7 +35,8 @@ void save(SaveRequest request, Progress& progress, Cancel& cancel) {
   std::vector<Saving> savings;
   savings.reserve(request.names.size());
   for (std::size_t i = 0; i < request.names.size(); ++i) {
-    savings.push_back(prepare_saving(std::move(request.names[i]), held.tensors()[i], staging));
+    savings.push_back(prepare_saving(std::move(request.names[i]), held.tensors()[i], staging,
+                                     TensorType::StateDictEntry, 0, request.dtype));
   }
   staging.begin();
   const Format format = format_of(request.uri, options.format);

@@ -1,9 +1,13 @@
 #include "transfer/files/rewrite.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -12,6 +16,8 @@
 #include "engine/save/save_shards.h"
 #include "io/places/open.h"
 #include "transfer/files/saving.h"
+#include "transfer/memory/blocks.h"
+#include "transfer/memory/dtype.h"
 
 namespace tensorizer {
 
@@ -32,8 +38,28 @@ class Origin {
         sequential_(source.sequential()) {}
 
   const TensorFile& file() const noexcept { return file_; }
-  // Adds an entry to those that are read.
-  void add(std::uint32_t entry) { order_.push_back(entry); }
+  // Adds an entry to those that are read, with the type that it is cast to.
+  void add(std::uint32_t entry, DType type) {
+    order_.push_back(entry);
+    types_.push_back(scalar_type(type));
+    memory_of_casts_ = std::max(memory_of_casts_, cast(order_.size() - 1).memory());
+  }
+
+  // The types of a tensor's elements in the original file and in the new one.
+  struct Cast {
+    c10::ScalarType from;
+    c10::ScalarType to;
+
+    // Returns the memory that it takes for each byte of the new file.
+    std::uint64_t memory() const {
+      return from == to ? 0 : c10::elementSize(from) / c10::elementSize(to) + 1;
+    }
+  };
+  Cast cast(std::size_t number) const {
+    return {scalar_type(*entry(number).dtype), types_[number]};
+  }
+  // Returns the most memory that a cast takes for each byte of the new file.
+  std::uint64_t memory_of_casts() const noexcept { return memory_of_casts_; }
 
   void read(TensorSource& source, std::uint32_t number, std::uint64_t position, Bytes bytes) {
     if (sequential_) await_turn(number);
@@ -45,9 +71,7 @@ class Origin {
   }
 
  private:
-  const Entry& entry(std::uint32_t number) const {
-    return file_.catalogue.entries()[order_[number]];
-  }
+  const Entry& entry(std::size_t number) const { return file_.catalogue.entries()[order_[number]]; }
 
   // Blocks until all earlier tensors have been read. Skips those that are never read. Cannot
   // deadlock: the worker that has an earlier tensor has already started to move it.
@@ -64,6 +88,8 @@ class Origin {
   Cancel& cancel_;
   const bool sequential_;
   std::vector<std::uint32_t> order_;
+  std::vector<c10::ScalarType> types_;
+  std::uint64_t memory_of_casts_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t next_ = 0;  // the tensor to read next
@@ -75,21 +101,39 @@ class OriginReader final : public TensorReader {
   explicit OriginReader(Origin& origin) : origin_(origin), source_(origin.file()) {}
 
   void read(std::uint32_t tensor, std::uint64_t position, Bytes out) override {
-    origin_.read(source_, tensor, position, out);
+    const auto [from, to] = origin_.cast(tensor);
+    if (from == to) {
+      origin_.read(source_, tensor, position, out);
+      return;
+    }
+    const std::size_t count = out.size() / c10::elementSize(to);
+    const std::size_t first = position / c10::elementSize(to);
+    const Bytes stored = scratch_.take(count * c10::elementSize(from));
+    origin_.read(source_, tensor, first * c10::elementSize(from), stored);
+    const auto elements = at::from_blob(stored.data(), {static_cast<std::int64_t>(count)}, from);
+    const auto size = static_cast<std::int64_t>(out.size());
+    Elements(elements, to).get(0, at::from_blob(out.data(), {size}, at::kByte));
   }
 
  private:
   Origin& origin_;
   TensorSource source_;
+  Scratch scratch_;
 };
 
 // Returns the spec of a name. In a safetensors file, tensors have the names that a program asks for
 // them by: it does not know the modules that they belong to.
-TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format) {
+TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format,
+                   const TensorChanges& changes) {
   const Entry& entry = from.entry(number);
   const NamedEntry named = from.catalogue().named(number);
   TensorSpec spec;
-  spec.name = format == Format::Tensors ? named.name : from.names()[number];
+  const std::string_view name = from.names()[number];
+  spec.name = format == Format::Tensors ? named.name : name;
+  if (changes.names) {
+    const std::string& changed = changes.names->at(std::string(name));
+    if (changed != name) spec.name = changed;
+  }
   spec.type = named.type;
   if (!entry.dtype) {
     throw Error(ErrorKind::InvalidArgument,
@@ -97,7 +141,9 @@ TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format) {
                     ": its dtype is stored only with its data, and this source can be read only "
                     "once: write the file to a disk first");
   }
-  spec.dtype = *entry.dtype;
+  const c10::ScalarType stored = scalar_type(*entry.dtype);
+  const c10::ScalarType cast = cast_type(stored, changes.dtype);
+  spec.dtype = cast == stored ? *entry.dtype : format_dtype(cast, spec.name);
   spec.shape.assign(entry.shape.begin(), entry.shape.end());
   spec.meta = entry.meta;
   return spec;
@@ -111,9 +157,48 @@ TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format) {
                   "a .tensors file that shares data");
 }
 
-// Places all names of the original, and returns where the data of the tensors comes from.
-std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layout& layout,
-                            Cancel& cancel) {
+// The names of the original that the new file has, in their order.
+struct Names {
+  struct Name {
+    std::uint32_t number;
+    std::uint32_t entry;
+  };
+
+  std::vector<Name> order;
+  // By entry: the name that its data is stored under, and the place of that tensor in the new file.
+  std::vector<std::uint32_t> owners;
+  std::vector<std::uint32_t> places;
+
+  bool owns(const Name& name) const { return owners[name.entry] == name.number; }
+};
+
+Names names_of(OpenFile& from, const TensorChanges& changes, Cancel& cancel) {
+  const Catalogue& catalogue = from.catalogue();
+  const std::vector<std::uint32_t> order = stored_order(catalogue.entries(), cancel);
+  constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  Names names;
+  names.owners.assign(order.size(), kNone);
+  names.places.resize(order.size());
+  std::uint32_t next = 0;
+  for (std::uint32_t i = 0; i < catalogue.name_count(); ++i) {
+    const Tie* const tie = catalogue.tie(i);
+    const std::uint32_t entry = tie != nullptr ? tie->entry : order[next++];
+    const std::uint32_t number = tie != nullptr ? i : catalogue.number_of(entry);
+    if (changes.names && !changes.names->contains(std::string(from.names()[number]))) continue;
+    names.order.push_back({number, entry});
+    // Its own name owns the data of a tensor, or the first one that is left.
+    if (tie == nullptr || names.owners[entry] == kNone) names.owners[entry] = number;
+  }
+  std::uint32_t placed = 0;
+  for (const Names::Name& name : names.order) {
+    if (names.owns(name)) names.places[name.entry] = placed++;
+  }
+  return names;
+}
+
+// Places the names, and returns where the data of the tensors comes from.
+std::vector<SaveItem> place(OpenFile& from, Origin& origin, const TensorChanges& changes,
+                            Format format, Layout& layout, Cancel& cancel) {
   const auto naming_the_file = [&](const auto& action) {
     try {
       action();
@@ -122,26 +207,22 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layou
       throw Error(error.kind(), from.source().label() + ": " + std::string(error.message()));
     }
   };
-  const Catalogue& catalogue = from.catalogue();
-  const std::vector<std::uint32_t> order = stored_order(catalogue.entries(), cancel);
-  std::vector<std::uint32_t> places(order.size());
-  for (std::uint32_t i = 0; i < order.size(); ++i) places[order[i]] = i;
+  const Names names = names_of(from, changes, cancel);
   std::vector<SaveItem> items;
-  std::uint32_t next = 0;
-  for (std::uint32_t name = 0; name < catalogue.name_count(); ++name) {
-    const Tie* const tie = catalogue.tie(name);
-    const std::uint32_t entry = tie != nullptr ? tie->entry : order[next++];
-    TensorSpec spec = spec_of(from, tie != nullptr ? name : catalogue.number_of(entry), format);
-    if (tie != nullptr && layout.kind().share) {
-      naming_the_file([&] { layout.tie(spec, places[entry]); });
+  for (const Names::Name& name : names.order) {
+    TensorSpec spec = spec_of(from, name.number, format, changes);
+    if (!names.owns(name) && layout.kind().share) {
+      naming_the_file([&] { layout.tie(spec, names.places[name.entry]); });
       continue;
     }
-    if (tie != nullptr && from.source().sequential()) refuse_to_read_twice(from, name);
+    if (!names.owns(name) && from.source().sequential()) refuse_to_read_twice(from, name.number);
+    origin.add(name.entry, spec.dtype);
     naming_the_file([&] { layout.add(std::move(spec)); });
     SaveItem item;
-    if (is_read(catalogue.entries()[entry])) item.read = static_cast<std::uint32_t>(items.size());
+    if (is_read(from.catalogue().entries()[name.entry])) {
+      item.read = static_cast<std::uint32_t>(items.size());
+    }
     items.push_back(item);
-    origin.add(entry);
   }
   naming_the_file([&] { layout.check_names(cancel); });
   return items;
@@ -151,7 +232,7 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, Format format, Layou
 
 void rewrite(OpenFile& from, Source& source, const RewriteRequest& request, Progress& progress,
              Cancel& cancel) {
-  const auto& [to, hashes, threads, options] = request;
+  const auto& [to, hashes, threads, options, changes] = request;
   const RedactedQuotes quotes(source);
   if (from.catalogue().encrypted() && from.keys() == nullptr) {
     throw Error(ErrorKind::Crypto, source.label() +
@@ -164,11 +245,21 @@ void rewrite(OpenFile& from, Source& source, const RewriteRequest& request, Prog
                     ": the file lists hashes of tensors with other names, types or shapes, so it "
                     "was changed or is damaged; load and save it if it is right");
   }
+  if (changes.dtype && !is_castable(*changes.dtype)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "dtype is " + dtype_name(*changes.dtype) + ", and must be a real floating type");
+  }
   const Format format = format_of(to, options.format);
   FileKind kind = file_kind(format, hashes, from.metadata(), options, cancel);
   if (!options.share) kind.share = format == Format::Tensors;
   std::optional<DataDigests> pinned;
   if (from.options().digest) pinned.emplace(from.pinned_digests());
+  if (pinned && changes.names && changes.names->size() < from.names().size() && !pinned->listed()) {
+    throw Error(ErrorKind::InvalidArgument,
+                source.label() +
+                    ": option 'digest' is given, and only some of the tensors are read, "
+                    "of a file that keeps no digests that its own digest is made of");
+  }
   Origin origin(from, source, pinned ? &*pinned : nullptr, cancel);
   SaveSettings settings;
   settings.threads = threads;
@@ -187,7 +278,8 @@ void rewrite(OpenFile& from, Source& source, const RewriteRequest& request, Prog
   if (options.max_shard_size > 0) {
     const std::unique_ptr<Layout> layout = new_layout(format, kind, 0);
     SavedModel model{.kind = std::move(kind)};
-    model.items = place(from, origin, format, *layout, cancel);
+    model.items = place(from, origin, changes, format, *layout, cancel);
+    settings.memory_ceiling /= 1 + origin.memory_of_casts();
     for (const PlacedTensor& tensor : layout->tensors()) model.specs.push_back(tensor.spec);
     save_in_shards(to, std::move(model), options, settings, progress, cancel);
     return;
@@ -200,7 +292,8 @@ void rewrite(OpenFile& from, Source& source, const RewriteRequest& request, Prog
                     " can be read only once: one of the two must be a regular file");
   }
   const std::unique_ptr<Layout> layout = new_layout(format, std::move(kind), sink->start());
-  const std::vector<SaveItem> items = place(from, origin, format, *layout, cancel);
+  const std::vector<SaveItem> items = place(from, origin, changes, format, *layout, cancel);
+  settings.memory_ceiling /= 1 + origin.memory_of_casts();
   save_file(*sink, *layout, items, settings, progress, cancel);
 }
 

@@ -98,28 +98,31 @@ FileKind asked_kind(HashKinds hashes, std::optional<Metadata> metadata, const Sa
 }  // namespace
 
 Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging, TensorType type,
-                      std::uint16_t module_index) {
+                      std::uint16_t module_index, std::optional<c10::ScalarType> dtype) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::InvalidArgument, "tensor " + quote(name) + " cannot be saved: " + why);
   };
   if (!tensor.defined()) refuse("it is undefined");
   if (const std::string why = lacks_memory(tensor); !why.empty()) refuse(why);
+  const c10::ScalarType stored = cast_type(tensor.scalar_type(), dtype);
   Saving saving;
   saving.tensor = tensor;
   saving.spec.type = type;
   saving.spec.module_index = module_index;
-  saving.spec.dtype = format_dtype(tensor.scalar_type(), name);
+  saving.spec.dtype = format_dtype(stored, name);
   saving.spec.shape = tensor.sizes().vec();
   if (tensor.is_meta()) {
     // Other implementations cannot open a meta tensor without dimensions, so its element is
     // written, as zero.
     saving.spec.meta = tensor.dim() > 0 && tensor.numel() > 0;
-    if (tensor.dim() == 0) saving.item.memory = ConstBytes(kZeroElement).first(tensor.itemsize());
+    if (tensor.dim() == 0)
+      saving.item.memory = ConstBytes(kZeroElement).first(c10::elementSize(stored));
   } else if (tensor.numel() > 0) {
-    if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+    const bool is_stored = stored == tensor.scalar_type() && tensor.is_cpu();
+    if (is_stored && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
       saving.item.memory = const_bytes(tensor);
     } else {
-      saving.item.staged = staging.add(tensor, tensor.scalar_type());
+      saving.item.staged = staging.add(tensor, stored);
     }
   }
   saving.spec.name = std::move(name);

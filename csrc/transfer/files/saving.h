@@ -26,6 +26,7 @@ struct SaveRequest {
   std::unique_ptr<Sink> sink{};
   std::vector<std::string> names{};
   std::vector<at::Tensor> tensors{};
+  std::optional<c10::ScalarType> dtype{};  // as in LoadRequest
   HashKinds hashes{};
   std::int64_t threads = 0;
   OptionList options{};
@@ -43,8 +44,10 @@ struct Saving {
 
 // Returns how to save a tensor. Throws Error(InvalidArgument) for a tensor that cannot be saved:
 // one that is not strided, has a dtype that the format does not hold, or has no memory of its own.
+// A tensor is cast to `dtype` if a load would cast it.
 Saving prepare_saving(std::string name, const at::Tensor& tensor, Staging& staging,
-                      TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0);
+                      TensorType type = TensorType::StateDictEntry, std::uint16_t module_index = 0,
+                      std::optional<c10::ScalarType> dtype = {});
 
 // Ties those that are the same memory and whose data is stored. Their number must fit in 32 bits.
 void tie_savings(std::span<Saving> savings);

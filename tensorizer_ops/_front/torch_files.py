@@ -14,9 +14,11 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
-from tensorizer_ops._base.targets import local_path
+from tensorizer_ops._base.targets import Target, local_path
 
 _INDEX = "pytorch_model.bin.index.json"
+# What a folder is read as if it has such a file.
+_FIRST = (".tensors", ".safetensors", ".safetensors.index.json")
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".bin.index.json")
 # Where trainers put the weights, next to those of the optimizer and others.
 _USUAL = ("state_dict", "model_state_dict", "model")
@@ -29,7 +31,7 @@ _GLOBAL = re.compile(r"GLOBAL (?:'|`)?([\w.]+)")
 _LONGEST_INDEX = 100_000_000
 
 
-def find(source: str) -> str | None:
+def find(source: Target) -> str | None:
     """Return the path of the checkpoint or index that ``source`` names, or None if it is none.
 
     In a folder, files of the other formats come first.
@@ -39,7 +41,7 @@ def find(source: str) -> str | None:
         return None
     if os.path.isdir(path):
         names = os.listdir(path)
-        if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
+        if any(name.endswith(_FIRST) for name in names):
             return None
         for name in (_INDEX, "pytorch_model.bin"):
             if name in names:
@@ -62,7 +64,7 @@ def load(path: str, entry: str | None) -> tuple[dict[str, torch.Tensor], list[st
         chosen, others = _choose(file, loaded, entry)
         if others:
             names = ", ".join(map(repr, others))
-            notes.append(f"took {chosen!r}; --entry takes another one: {names}")
+            notes.append(f"took {chosen!r}; entry= takes another one: {names}")
         values = _at(loaded, chosen)
         found = _by_name(file, values)
         for name in found:
@@ -150,7 +152,7 @@ def _choose(path: str, loaded: Mapping[Any, Any], entry: str | None) -> tuple[st
     usual = [name for name in _USUAL if name in found]
     if not usual and len(having) > 1:
         names = ", ".join(map(repr, having[:_MOST_NAMES]))
-        raise _refused(path, f"choose the entry that has the tensors by --entry: {names}")
+        raise _refused(path, f"choose the entry that has the tensors by entry=: {names}")
     if not having:
         raise _refused(path, "it has no dict of tensors")
     chosen = (usual or having)[0]
