@@ -46,6 +46,7 @@ __all__ = [
     "JsonSavePlanner",
     "TensorizerStorageReader",
     "TensorizerStorageWriter",
+    "consolidate",
     "load",
     "save",
     "save_async",
@@ -242,6 +243,52 @@ def load(
         tensors = reader.load(verify=verify, progress=progress)
     with naming_damage(label(uri)):
         return rebuilt(text, tensors)
+
+
+@checked
+def consolidate(
+    uri: Target,
+    target: Target,
+    *,
+    prefix: str = "",
+    verify: Verify = "all",
+    hashes: Hashes = "chunked",
+    threads: int = 0,
+    source_options: Options | None = None,
+    target_options: Options | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write what many ranks have saved as one file, or as a folder of Hugging Face.
+
+    One process reads the parts of some tensors, writes these, and goes on, so it takes little more
+    memory than the largest tensor. A ``.tensors`` file is what :func:`save` of one process writes,
+    and :func:`load` returns the same state. Safetensors files have the tensors alone, under the
+    names that they have there: the keys on the way to them, joined by dots.
+
+    Args:
+        uri: the folder that :func:`save` has written, as for :func:`load`.
+        target: the file to write, whose name decides about the format as in
+            :func:`tensorizer_ops.save`. If it ends in a slash, or is a folder on this machine:
+            ``model.safetensors`` in it, or shards and ``model.safetensors.index.json``.
+        prefix: the beginning of the names of the tensors to write, such as ``"model."``, which is
+            taken away. A file then has tensors alone.
+        verify: which hashes to compare, as for :func:`tensorizer_ops.load`.
+        hashes, threads: as for :func:`tensorizer_ops.save`.
+        source_options, target_options: as for loads and for saves. ``max_shard_size`` is the bytes
+            of tensors in each file of a folder, 5 GB by default.
+        progress: called with the bytes of tensors written so far, and those of all.
+
+    Raises:
+        ValueError: there is no checkpoint of many ranks, or it is damaged; no name begins with the
+            prefix; or the folder has a model.
+    """
+    if not _is_folder(uri, source_options):
+        raise errors.InvalidArgument(
+            f"{label(uri)} has no {FILE!r}, so it is no checkpoint of many ranks: convert() copies "
+            "files"
+        )
+    how = (prefix, verify, hashes, threads, source_options, target_options, progress)
+    import_module("tensorizer_ops._dcp.consolidated").consolidate(uri, target, *how)
 
 
 def _text_of(reader: Reader, where: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from tensorizer_ops._base.options import Hashes
+from tensorizer_ops._base.options import Hashes, Verify
 
 # The types that `convert --dtype` casts to: torch's real floating types that models have.
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -204,6 +204,22 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN=REPLACEMENT",
         help="rename tensors: a regular expression, and what to put in place of what matches, with "
         "\\1 for a group; may be given several times, and the first that matches a name counts",
+    )
+    _reads(parser, "--source-options")
+
+
+def add_consolidate(parser: argparse.ArgumentParser) -> None:
+    _writes(parser)
+    parser.add_argument(
+        "--prefix",
+        default="",
+        help="only tensors whose names begin so, without it, such as model.",
+    )
+    parser.add_argument(
+        "--verify",
+        choices=get_args(Verify),
+        default="all",
+        help="which hashes are compared; all by default",
     )
     _reads(parser, "--source-options")
 

@@ -26,6 +26,7 @@ _ARGUMENTS = {
     "name one with the option 'key'": "give --key-file or --passphrase-file",
     "entry=": "--entry",
     "rename: ": "--map: ",
+    "prefix: ": "--prefix: ",
 }
 
 

@@ -50,6 +50,7 @@ _OTHER_COMMANDS = {
     **dict.fromkeys(("cmp", "compare"), "diff"),
     **dict.fromkeys(("benchmark", "profile", "time"), "bench"),
     **dict.fromkeys(("export", "import", "save"), "convert"),
+    **dict.fromkeys(("merge", "gather"), "consolidate"),
     "genkey": "keygen",
     "version": "env",
 }
@@ -178,6 +179,20 @@ COMMANDS = (
         "The name of TARGET decides: a safetensors file if it ends so, otherwise a .tensors file. "
         "SOURCE may be a file of either format, a folder or index of Hugging Face, or a PyTorch "
         "checkpoint on this machine, which is loaded without running its code.",
+    ),
+    Command(
+        "consolidate",
+        "write what many ranks have saved as one file",
+        (
+            "consolidate run/step10 step10.tensors",
+            "consolidate run/step10 model.safetensors --prefix model.",
+            "consolidate s3://bucket/step10 ./model/ --prefix model.",
+        ),
+        "rewriting",
+        arguments.add_consolidate,
+        "SOURCE is a folder that checkpoint.save has written in a job. A .tensors file is what one "
+        "process saves, unless --prefix leaves out some of it. If TARGET ends in a slash, it is a "
+        "folder, which gets model.safetensors, or shards and their index.",
     ),
     Command(
         "copy",

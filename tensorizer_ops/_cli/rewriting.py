@@ -1,4 +1,4 @@
-"""``convert`` and ``copy``."""
+"""``convert``, ``consolidate`` and ``copy``."""
 
 from __future__ import annotations
 
@@ -49,6 +49,23 @@ def convert(given: Namespace) -> int:
         dict(given.target_options),
         bar(given.quiet, given.source),
         lambda text: note(given.quiet, safe(as_arguments(text))),
+    )
+    return 0
+
+
+def consolidate(given: Namespace) -> int:
+    from tensorizer_ops import checkpoint
+
+    checkpoint.consolidate(
+        given.source,
+        given.target,
+        prefix=given.prefix,
+        verify=given.verify,
+        hashes=given.hashes,
+        threads=given.threads,
+        source_options=reading(given),
+        target_options=dict(given.target_options),
+        progress=bar(given.quiet, given.source),
     )
     return 0
 

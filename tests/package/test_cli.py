@@ -28,7 +28,7 @@ TENSORS = {
 }
 COMMANDS = (
     *("info", "verify", "digest", "convert", "copy", "diff", "encrypt", "decrypt", "rekey"),
-    *("keygen", "bench", "env", "completion", "man"),
+    *("consolidate", "keygen", "bench", "env", "completion", "man"),
 )
 
 

@@ -29,7 +29,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ("words", "expected"),
     [
         (["in"], ["info"]),
-        (["c"], ["convert", "copy", "completion"]),
+        (["c"], ["convert", "consolidate", "copy", "completion"]),
         (["info", "--f"], ["--filter"]),
         (["verify", "--verify", ""], ["all", "crc32"]),
         (["l"], ["ls", "list"]),
