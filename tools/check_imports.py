@@ -35,7 +35,7 @@ ALLOWED = {
     "_distributed": ["errors", "_base"],
     "_dcp": ["native", "errors", "_base", "_front"],
     "_hf": ["errors", "_base", "_front"],
-    "_cli": ["native", "errors", "_base", "_front", "public"],
+    "_cli": ["native", "errors", "_base", "_front", "_hf", "public"],
     "public": [
         *("native", "errors", "_base", "_registration", "_front"),
         *("_compat", "_distributed", "_dcp", "_hf"),

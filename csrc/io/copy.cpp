@@ -13,7 +13,8 @@ constexpr std::uint64_t kPiece = 4 << 20;
 
 }  // namespace
 
-void copy(Source& source, Sink& sink, Cancel& cancel) {
+void copy(Source& source, Sink& sink, Cancel& cancel,
+          const std::function<void(ConstBytes piece)>& seen) {
   const std::optional<std::uint64_t> size = source.size();
   if (!size) {
     throw Error(ErrorKind::InvalidArgument,
@@ -28,6 +29,7 @@ void copy(Source& source, Sink& sink, Cancel& cancel) {
     }
     const ConstBytes bytes = piece;
     sink.write(offset, {&bytes, 1}, KeptUntil::Return, cancel);
+    if (seen) seen(bytes);
     offset += bytes.size();
   }
   sink.finish(*size, cancel);

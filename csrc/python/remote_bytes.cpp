@@ -1,5 +1,5 @@
 // `RemoteBytes`, which gives Python the bytes of files on servers, for the package's file objects;
-// `upload`, and the functions that prepare their options.
+// `upload` and `Upload`, and the functions that prepare their options.
 #include "python/remote_bytes.h"
 
 #include <nanobind/stl/map.h>
@@ -10,10 +10,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "codec/sha256.h"
 #include "engine/open/read_ahead.h"
 #include "engine/open/reopening_source.h"
 #include "engine/options.h"
@@ -136,6 +138,12 @@ nb::bytes read(RemoteBytes& source, std::uint64_t offset, std::size_t size) {
   return done == size ? owner : nb::bytes(memory, done);
 }
 
+// Returns the name of a hash, and the digest that the server keeps of the whole file; or None.
+std::optional<std::pair<std::string, std::string>> kept_digest(const RemoteBytes& bytes) {
+  const std::optional<WholeDigest> kept = bytes.ahead.source()->digest();
+  return kept ? std::optional(std::pair(std::string(kept->name()), kept->hex)) : std::nullopt;
+}
+
 void upload(const std::string& from, const std::string& to, const OptionList& options) {
   run([&](Cancel& cancel) {
     const std::unique_ptr<Source> source = open_source(from, {}, cancel);
@@ -143,6 +151,39 @@ void upload(const std::string& from, const std::string& to, const OptionList& op
     copy(*source, *sink, cancel);
   });
 }
+
+// A copy of a file of this machine to another place, which other threads may watch and cancel.
+class Upload {
+ public:
+  Upload(std::string from, std::string to, OptionList options)
+      : from_(std::move(from)), to_(std::move(to)), options_(std::move(options)) {}
+
+  // Copies the file, and returns the SHA-256 of the bytes that were sent.
+  nb::bytes start() {
+    const Sha256Digest found = run(cancel_, [&](Cancel& cancel) {
+      const std::unique_ptr<Source> source = open_source(from_, {}, cancel);
+      total_ = source->size().value_or(0);
+      const std::unique_ptr<Sink> sink = open_sink(to_, parse_save_options(options_).sink, cancel);
+      Sha256 digest;
+      copy(*source, *sink, cancel, [&](ConstBytes piece) {
+        digest.update(piece);
+        done_ += piece.size();
+      });
+      return digest.finish();
+    });
+    return nb::bytes(found.data(), found.size());
+  }
+  nb::tuple progress() const { return nb::make_tuple(done_.load(), total_.load()); }
+  void cancel() { cancel_.request(); }
+
+ private:
+  const std::string from_;
+  const std::string to_;
+  const OptionList options_;
+  Cancel cancel_{&stop_on_signal};
+  std::atomic<std::uint64_t> done_ = 0;
+  std::atomic<std::uint64_t> total_ = 0;
+};
 
 // Returns the settings in a file of s3cmd.
 std::map<std::string, std::string> s3cmd_settings(const nb::bytes& given) {
@@ -178,11 +219,17 @@ void define_remote_bytes(nb::module_& module) {
       .def(nb::new_(&open_bytes), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("size", [](const RemoteBytes& bytes) { return bytes.ahead.source()->size(); })
       .def("headers", [](const RemoteBytes& bytes) { return bytes.ahead.source()->headers(); })
+      .def("digest", &kept_digest)
       .def("shared_source", &shared_source)
       .def("section", &section, nb::arg(), nb::arg().none())
       .def("read_into", &read_into)
       .def("read", &read);
   module.def("upload", &upload);
+  nb::class_<Upload>(module, "Upload")
+      .def(nb::init<std::string, std::string, OptionList>())
+      .def("start", &Upload::start)
+      .def("progress", &Upload::progress)
+      .def("cancel", &Upload::cancel);
   module.def("aws_s3_endpoint", &aws_s3_endpoint);
   module.def("s3cmd_settings", &s3cmd_settings);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import urllib.parse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from tensorizer_ops import _core, errors
@@ -41,6 +42,12 @@ class Folder:
     def uri(self, name: str) -> str:
         """Return the URI of a file in the folder."""
         refuse_path(name)
+        return self.below(name)
+
+    def below(self, name: str) -> str:
+        """Return the URI of a file in the folder, or in one in it: ``folder/name``."""
+        for part in name.split("/"):
+            refuse_path(part)
         if self.path is not None:
             return to_uri(os.path.join(self.path, name))
         scheme, _, rest = self._uri.partition("://")
@@ -69,11 +76,17 @@ class Folder:
             )
         return bytes(found)
 
+    def open(self, name: str, read_ahead: int, end: int | None = None) -> _core.RemoteBytes:
+        """Open a file to read its bytes before ``end``."""
+        return _core.RemoteBytes(self.below(name), self._loads, 0, end, read_ahead)
+
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""
-        options = self._loads
-        open_file = _core.RemoteBytes
-        return self.if_there(lambda: open_file(self.uri(name), options, 0, 1, 1)) is not None
+        return self.if_there(lambda: self.open(name, 1, 1)) is not None
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file; ``None`` if it does not exist, or its size is unknown."""
+        return self.if_there(lambda: self.open(name, 1, 1).size())
 
     def read_if_there(self, name: str) -> bytes | None:
         """Return the bytes of a file, or ``None`` if it does not exist."""
@@ -95,7 +108,11 @@ class Folder:
 
     def write(self, name: str, path: str) -> None:
         """Copy a file of this machine into the folder, under a name."""
-        _core.upload(to_uri(path), self.uri(name), self._saves)
+        self.upload(name, path).start()
+
+    def upload(self, name: str, path: str) -> _core.Upload:
+        """Return what copies a file of this machine into the folder, under a name."""
+        return _core.Upload(to_uri(Path(path)), self.below(name), self._saves)
 
 
 def refuse_path(name: str) -> None:

@@ -248,6 +248,29 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     _reads(parser)
 
 
+def _transfers(parser: argparse.ArgumentParser, first: str, second: str) -> None:
+    parser.add_argument(first, type=_place, metavar=first.upper(), help=_FOLDERS[first])
+    parser.add_argument(second, type=_place, metavar=second.upper(), help=_FOLDERS[second])
+    _named(
+        parser,
+        "-o",
+        "--options",
+        dest="options",
+        help="an option for the server, such as connections=32; may be given several times",
+    )
+
+
+_FOLDERS = {"folder": "a folder on this machine", "uri": "the URI of a folder"}
+
+
+def add_upload(parser: argparse.ArgumentParser) -> None:
+    _transfers(parser, "folder", "uri")
+
+
+def add_download(parser: argparse.ArgumentParser) -> None:
+    _transfers(parser, "uri", "folder")
+
+
 def _kdf(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kdf",

@@ -46,7 +46,9 @@ _OTHER_COMMANDS = {
     **dict.fromkeys(("show", "inspect", "stat", "metadata", "names"), "info"),
     **dict.fromkeys(("validate", "test", "fsck"), "verify"),
     **dict.fromkeys(("hash", "checksum", "sha256sum"), "digest"),
-    **dict.fromkeys(("cp", "download", "upload", "push", "pull", "sync", "get", "put"), "copy"),
+    "cp": "copy",
+    **dict.fromkeys(("push", "put", "sync"), "upload"),
+    **dict.fromkeys(("pull", "get", "fetch"), "download"),
     **dict.fromkeys(("cmp", "compare"), "diff"),
     **dict.fromkeys(("benchmark", "profile", "time"), "bench"),
     **dict.fromkeys(("export", "import", "save"), "convert"),
@@ -205,6 +207,26 @@ COMMANDS = (
         arguments.add_copy,
         "Every hash is checked on the way; format and hashes stay the same. An encrypted file "
         "needs its key, and stays encrypted with it, for which a passphrase costs the same.",
+    ),
+    Command(
+        "upload",
+        "copy a folder to a server, and go on with one that was stopped",
+        ("upload ./llama s3://bucket/llama",),
+        "folders",
+        arguments.add_upload,
+        "Files of tensors are compared with their hashes first. SHA256SUMS on the server lists the "
+        "SHA-256 of every file that is complete, as sha256sum does; files that it lists are not "
+        "sent again. Folders whose names begin with a dot are left out.",
+    ),
+    Command(
+        "download",
+        "copy a folder from a server, and check every file",
+        ("download s3://bucket/llama ./llama", "download hf://Qwen/Qwen3-0.6B ./qwen"),
+        "folders",
+        arguments.add_download,
+        "Every file is compared with SHA256SUMS, which upload writes, and gets its name when it is "
+        "right; files that are there are not fetched again. Of a folder without that list, it "
+        "fetches what hf.from_pretrained reads.",
     ),
     Command(
         "diff",

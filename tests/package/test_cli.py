@@ -28,7 +28,7 @@ TENSORS = {
 }
 COMMANDS = (
     *("info", "verify", "digest", "convert", "copy", "diff", "encrypt", "decrypt", "rekey"),
-    *("consolidate", "keygen", "bench", "env", "completion", "man"),
+    *("consolidate", "upload", "download", "keygen", "bench", "env", "completion", "man"),
 )
 
 

@@ -1,0 +1,321 @@
+"""Copies of whole folders to and from servers, with a list of the SHA-256 of every file.
+
+The list is the file ``SHA256SUMS``, which ``sha256sum -c`` understands. An upload names in comments
+the files that are not there yet, and takes a file out of the list before it replaces it. So a list
+without such comments belongs to a folder that is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tensorizer_ops import errors
+from tensorizer_ops._base.folder import Folder, refuse_path
+from tensorizer_ops._base.options import Options
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.targets import Target
+from tensorizer_ops._front.inspection import File
+from tensorizer_ops._hf.files import (
+    SMALL_FILES,
+    TOKENIZER_CONFIG,
+    found_weights,
+    read_object,
+    vocabulary_files,
+)
+
+LIST = "SHA256SUMS"
+_INCOMPLETE = "# incomplete: "
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+# What a download that was killed leaves.
+_PART = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
+_MODEL_FILES = (".tensors", ".safetensors")
+# Bytes that are read at a time, and those that are fetched ahead; requests for small files.
+_PIECE = 4 << 20
+_READ_AHEAD = 16 << 20
+_REQUESTS = 8
+_MOST_NAMES = 5
+
+# Returns what shows the progress of a file.
+Show = Callable[[str], Progress | None]
+
+
+class Copied(NamedTuple):
+    """A file of a folder that is complete."""
+
+    name: str
+    size: int
+    seconds: float | None  # None if it was there already
+    checked: str  # which hashes were compared
+
+
+class _Sums:
+    """The content of a list: the SHA-256 of files, and the names of those that are not there."""
+
+    def __init__(self, sums: dict[str, str], missing: Iterable[str] = ()) -> None:
+        self.sums = sums
+        self.missing = dict.fromkeys(missing)
+
+    @classmethod
+    def of(cls, folder: Folder) -> _Sums | None:
+        """Return the list of a folder, if it has one."""
+        text = folder.read_if_there(LIST)
+        return None if text is None else cls._parsed(text, f"{LIST!r} in {folder.label}")
+
+    @classmethod
+    def _parsed(cls, text: bytes, shown: str) -> _Sums:
+        found = cls({})
+        for number, line in enumerate(text.decode("utf-8", "replace").split("\n"), start=1):
+            if line.startswith(_INCOMPLETE):
+                found.missing[line.removeprefix(_INCOMPLETE)] = None
+            elif line and not line.startswith("#"):
+                match = _LINE.fullmatch(line)
+                if match is None:
+                    raise errors.InvalidFormat(
+                        f"{shown}: line {number} is no SHA-256 and a name: an upload has not "
+                        "written it"
+                    )
+                if why := _why_refused(match[2]):
+                    raise errors.InvalidFormat(f"{shown} has the name {match[2]!r:.200}, {why}")
+                if match[2] in found.sums:
+                    raise errors.InvalidFormat(f"{shown} has {match[2]!r:.200} twice")
+                found.sums[match[2]] = match[1]
+        return found
+
+    def text(self) -> str:
+        lines = [f"{digest}  {name}" for name, digest in self.sums.items()]
+        return "".join(f"{line}\n" for line in [*lines, *(_INCOMPLETE + n for n in self.missing)])
+
+    def write(self, folder: Folder) -> None:
+        """Replace the list of a folder."""
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="") as made:
+            made.write(self.text())
+            made.flush()
+            folder.write(LIST, made.name)
+
+    def add(self, name: str, digest: str) -> None:
+        self.missing.pop(name, None)
+        self.sums[name] = digest
+
+    def take_out(self, name: str) -> None:
+        self.sums.pop(name, None)
+        self.missing[name] = None
+
+
+def upload(source: Target, uri: Target, options: Options | None, show: Show) -> Iterator[Copied]:
+    """Copy the files of a folder on this machine, and yield each that is complete."""
+    paths = _files_in(source)
+    folder = Folder(uri, options)
+    there = _Sums.of(folder) or _Sums({})
+    # Files that this folder does not have leave the list, so that a download is this folder.
+    sums = {name: there.sums[name] for name in paths if name in there.sums}
+    listed = _Sums(sums, [name for name in paths if name not in sums])
+    if listed.text() != there.text():
+        listed.write(folder)
+    for name, path in paths.items():
+        begin = time.monotonic()
+        size = os.path.getsize(path)
+        checked = "SHA-256" + ", own hashes" * _has_right_hashes(name, path, show(name))
+        if name in listed.sums:
+            if folder.size(name) == size and _sha256(path) == listed.sums[name]:
+                yield Copied(name, size, None, checked)
+                continue
+            listed.take_out(name)
+            listed.write(folder)
+        job = folder.upload(name, path)
+        with reported(job, show(name)):
+            digest = job.start().hex()
+        listed.add(name, digest)
+        listed.write(folder)
+        yield Copied(name, size, time.monotonic() - begin, checked)
+
+
+def download(uri: Target, target: Target, options: Options | None, show: Show) -> Iterator[Copied]:
+    """Copy the files of a folder to this machine, and yield each that is complete."""
+    folder = Folder(uri, options)
+    place = Folder(target).path
+    if place is None:
+        raise errors.InvalidArgument("the target of a download is a folder on this machine")
+    listed = _Sums.of(folder)
+    if listed is not None and listed.missing:
+        names = [f"{name!r:.200}" for name in listed.missing]
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        raise errors.InvalidFormat(
+            f"{folder.label} is not complete, because an upload to it has not ended: it lacks "
+            f"{', '.join(names[:_MOST_NAMES])}{more}; run the upload again, which goes on"
+        )
+    wanted: dict[str, str | None] = {}
+    wanted.update(listed.sums if listed else dict.fromkeys(_model_files(folder)))
+    for name, digest in wanted.items():
+        path = os.path.join(place, name)
+        if digest and os.path.isfile(path) and _sha256(path) == digest:
+            yield Copied(name, os.path.getsize(path), None, "SHA-256")
+            continue
+        begin = time.monotonic()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        size, checked = _receive(folder, name, path, digest, show(name))
+        yield Copied(name, size, time.monotonic() - begin, checked)
+    if listed:
+        with _replacing(os.path.join(place, LIST)) as part:
+            Path(part).write_text(listed.text(), encoding="utf-8", newline="")
+
+
+def _receive(
+    folder: Folder, name: str, path: str, digest: str | None, progress: Progress | None
+) -> tuple[int, str]:
+    """Fetch a file, check it and put it into its place; return its size and what was compared."""
+    job = _Download(folder, name, digest)
+    with _replacing(path) as part:
+        with reported(job, progress):
+            found = job.run(part)
+        if job.expected is not None and found != job.expected:
+            raise errors.HashMismatch(
+                f"{name!r} in {folder.label} has another {job.kind} than "
+                f"{f'{LIST!r} there' if digest else 'its server'} says: it is damaged, or was "
+                "replaced meanwhile; try again, or upload it again"
+            )
+        if digest:
+            return job.done, job.kind
+        own = ["own hashes"] * _has_right_hashes(name, part, None)
+        kept = [f"the server's {job.kind}"] * (job.expected is not None)
+        return job.done, ", ".join(kept + own) or "no hash"
+
+
+class _Download:
+    """Writes a file of a folder to a path."""
+
+    def __init__(self, folder: Folder, name: str, digest: str | None) -> None:
+        self._source = folder.open(name, _READ_AHEAD)
+        self._is_cancelled = False
+        self.done = 0
+        kept = ("SHA-256", digest) if digest else self._source.digest()
+        self.kind = kept[0] if kept else "SHA-256"
+        self.expected = kept[1] if kept else None
+
+    def progress(self) -> tuple[int, int]:
+        return self.done, self._source.size() or 0
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def run(self, path: str) -> str:
+        """Fetch the file, and return its digest."""
+        digest = hashlib.sha256()
+        if self.kind != "SHA-256":  # that of git
+            start = f"blob {self._source.size()}\0".encode()
+            digest = hashlib.sha1(start, usedforsecurity=False)
+        piece = memoryview(bytearray(_PIECE))
+        with open(path, "xb") as file:
+            while not self._is_cancelled and (count := self._source.read_into(self.done, piece)):
+                digest.update(piece[:count])
+                file.write(piece[:count])
+                self.done += count
+        return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _replacing(path: str) -> Iterator[str]:
+    """Give the name of a file that replaces another one, unless an exception leaves the block."""
+    folder, name = os.path.split(path)
+    part = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+
+
+def _files_in(source: Target) -> dict[str, str]:
+    """Return the paths of the files in a folder, by the names that they have on a server."""
+    root = Folder(source)
+    if root.path is None or not os.path.isdir(root.path):
+        raise errors.InvalidArgument(
+            f"{root.label} is no folder on this machine: copy takes a file"
+        )
+    found: dict[str, str] = {}
+    for base, folders, names in os.walk(root.path):
+        # Such as .git, and .cache of huggingface_hub.
+        folders[:] = [folder for folder in folders if not folder.startswith(".")]
+        for name in [*folders, *names]:
+            path = os.path.join(base, name)
+            if os.path.islink(path) and not _is_inside(path, root.path):
+                raise errors.InvalidArgument(
+                    f"{path!r} is a symbolic link to a folder or out of {root.label}: copy what it "
+                    "leads to"
+                )
+        for name in names:
+            path = os.path.join(base, name)
+            short = os.path.relpath(path, root.path)
+            if short == LIST or _PART.fullmatch(name):
+                continue
+            if why := _why_refused(short) or ("which is no file" * (not os.path.isfile(path))):
+                raise errors.InvalidArgument(f"{root.label} has the name {short!r}, {why}")
+            found[short] = path
+    if not found:
+        raise errors.NotFound(f"{root.label} has no files")
+    return dict(sorted(found.items()))
+
+
+def _is_inside(link: str, root: str) -> bool:
+    """Return whether a link leads to a file in a folder, or in the cache of the Hub of that."""
+    real, inside = os.path.realpath(link), os.path.realpath(root)
+    snapshots = os.path.dirname(inside)
+    blobs = os.path.join(os.path.dirname(snapshots), "blobs")
+    is_blob = os.path.basename(snapshots) == "snapshots" and os.path.dirname(real) == blobs
+    return not os.path.isdir(real) and (is_blob or os.path.commonpath([inside, real]) == inside)
+
+
+def _why_refused(name: str) -> str:
+    """Return why a list cannot have a name; empty if it can."""
+    *folders, last = name.split("/")
+    is_hidden = any(folder.startswith(".") for folder in folders)
+    if name == LIST or is_hidden or "" in (*folders, last) or last in (".", ".."):
+        return "which is not that of a file in the folder"
+    return "" if name.isprintable() and "\\" not in name else "which is not plain text"
+
+
+def _model_files(folder: Folder) -> list[str]:
+    """Return the names of the files of a model in a folder without a list."""
+    weights = found_weights(folder)
+    shards: set[str] = set()
+    if weights.endswith(".json"):
+        index = read_object(folder, weights).get("weight_map")
+        shards = set(index.values()) if isinstance(index, dict) else set()
+        for name in shards:
+            refuse_path(name)
+    small = dict.fromkeys(SMALL_FILES)
+    if (config := folder.read_if_there(TOKENIZER_CONFIG)) is not None:
+        with contextlib.suppress(ImportError):  # without transformers, the usual names
+            small |= dict.fromkeys(sorted(vocabulary_files(config)))
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        found = [n for n, there in zip(small, pool.map(folder.has, small), strict=True) if there]
+    return [*found, weights, *sorted(shards)]
+
+
+def _has_right_hashes(name: str, path: str, progress: Progress | None) -> bool:
+    """Compare a file of tensors with its own hashes; return whether it has some."""
+    if not name.endswith(_MODEL_FILES):
+        return False
+    file = File(Path(path))
+    if file.format().encrypted or not file.kinds_of_hashes():
+        return False
+    file.verify("all", progress=progress)
+    return True
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
