@@ -1,6 +1,7 @@
 // Classes of torch.classes.tensorizer that the Python package needs for saves, beside the ops:
 // _BackgroundSave is a save that other threads can watch, _SharedSave one of a file that several
-// processes write, and _HeldMemory keeps the memory of tensors in place.
+// processes write, _SharedModel publishes such files, and _HeldMemory keeps the memory of tensors
+// in place.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -81,6 +82,15 @@ struct ScriptSharedSave final : torch::CustomClassHolder {
   const std::unique_ptr<SharedSave> save;
 };
 
+struct ScriptSharedModel final : torch::CustomClassHolder {
+  ScriptSharedModel(std::string uri, Options options)
+      : model(
+            translate_errors([&] { return shared_model(std::move(uri), option_list(options)); })) {}
+  SharedModel& file() const noexcept { return *model; }
+
+  const std::unique_ptr<SharedModel> model;
+};
+
 ConstBytes bytes_of(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.is_cpu() && tensor.scalar_type() == at::kByte && tensor.is_contiguous(),
               "bytes are a contiguous tensor of torch.uint8 on the CPU");
@@ -113,9 +123,8 @@ auto method(Body body) {
 void define_shared_save(torch::Library& library) {
   library.class_<ScriptSharedSave>("_SharedSave")
       .def(torch::init<std::string, Names, Tensors, std::string, Options, Options>())
-      .def("start", method(+[](SharedSave& save, std::optional<std::string> joined) {
-             return save.start(joined);
-           }))
+      .def("start", method(+[](SharedSave& save, std::optional<std::string> joined,
+                               std::string replaces) { return save.start(joined, replaces); }))
       .def("names", method(+[](SharedSave& save) {
              Names names;
              for (const std::string_view name : save.names()) names.emplace_back(name);
@@ -147,6 +156,25 @@ void define_shared_save(torch::Library& library) {
            [](const c10::intrusive_ptr<ScriptSharedSave>& self) { self->save->cancel(); });
 }
 
+void define_shared_model(torch::Library& library) {
+  library.class_<ScriptSharedModel>("_SharedModel")
+      .def(torch::init<std::string, Options>())
+      .def("choose_names",
+           tensorizer::method<ScriptSharedModel>(+[](SharedModel& model, std::int64_t count) {
+             return Names(model.choose_names(static_cast<std::size_t>(count)));
+           }))
+      .def("replaced_by",
+           tensorizer::method<ScriptSharedModel>(+[](SharedModel& model, std::int64_t file) {
+             return model.replaced_by(static_cast<std::size_t>(file));
+           }))
+      .def("add", tensorizer::method<ScriptSharedModel>(
+                      +[](SharedModel& model, c10::intrusive_ptr<ScriptSharedSave> file) {
+                        model.add(file->file());
+                      }))
+      .def("publish",
+           tensorizer::method<ScriptSharedModel>(+[](SharedModel& model) { model.publish(); }));
+}
+
 }  // namespace
 
 void define_save_internals(torch::Library& library) {
@@ -162,6 +190,7 @@ void define_save_internals(torch::Library& library) {
       .def("release",
            [](const c10::intrusive_ptr<ScriptHeldMemory>& self) { self->held->release(); });
   define_shared_save(library);
+  define_shared_model(library);
 }
 
 }  // namespace tensorizer::ops

@@ -117,16 +117,11 @@ def local_shard(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
         return own.resolve_conj().resolve_neg(), box
 
 
-def announcement(tensors: Mapping[str, torch.Tensor], boxes: Mapping[str, Box]) -> list[Any]:
-    """Return what this rank tells the others."""
-    return [
-        [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), *boxes[name]]
-        for name, tensor in tensors.items()
-    ]
-
-
 def merged(everyone: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return what all ranks announce: name, dtype, shape, and who has which box, by tensor."""
+    """Return what all ranks have: name, dtype, shape, and who has which box, by tensor.
+
+    Of each box, a rank announces the name, the dtype, the shape, the starts and the lengths.
+    """
     kinds: dict[str, tuple[Any, Any]] = {}
     boxes: dict[str, dict[Box, list[int]]] = {}
     for rank, announced in enumerate(everyone):
@@ -190,20 +185,27 @@ def _scaled_starts(starts: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 class LocalBytes:
-    """The bytes of what this rank has of a tensor."""
+    """The bytes of what this rank has of a tensor: shards, and where they are in the whole."""
 
-    def __init__(self, local: torch.Tensor, box: Box) -> None:
-        self._itemsize = local.itemsize
-        self._local = local if local.dim() else local.reshape(1)
-        self._starts = _scaled_starts(box.starts, local.itemsize)
+    def __init__(self, shards: Sequence[tuple[torch.Tensor, Box]]) -> None:
+        self._shards = [
+            (
+                local if local.dim() else local.reshape(1),
+                Box(
+                    _scaled_starts(box.starts, local.itemsize),
+                    _scaled(box.lengths, local.itemsize),
+                ),
+            )
+            for local, box in shards
+        ]
 
     def box(self, box: Box) -> torch.Tensor:
-        """Return a box of the whole tensor that is in the shard of this rank. May copy it."""
-        found = self._local
-        *outer, last = [start - own for start, own in zip(box.starts, self._starts, strict=True)]
+        """Return a box of the whole tensor that is in a shard of this rank. May copy it."""
+        found, own = next(one for one in self._shards if one[1].common(box) == box)
+        *outer, last = [start - begin for start, begin in zip(box.starts, own.starts, strict=True)]
         for dim, start in enumerate(outer):
             found = found.narrow(dim, start, box.lengths[dim])
-        length, item = box.lengths[-1], self._itemsize
+        length, item = box.lengths[-1], found.itemsize
         first, end = last // item, -(-(last + length) // item)
         found = found.narrow(-1, first, end - first)
         if found.stride(-1) != 1:

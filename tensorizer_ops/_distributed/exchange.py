@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from tensorizer_ops._base.job import Job
 from tensorizer_ops._distributed.boxes import Box, LocalBytes, Saved
@@ -87,7 +86,6 @@ class Exchange:
         self._tensors = tensors
         self._local = local
         self._sections = sections
-        self._device = _device_of(peers)
         # The first job says which sections are this rank's, and each later one writes a section.
         self._job: Job[torch.Tensor | None] | None = Job(self._begin)
         self._digests: dict[int, torch.Tensor] = {}  # by round, of own sections
@@ -169,7 +167,8 @@ class Exchange:
         incoming: Sequence[Sequence[Travel]],
     ) -> list[torch.Tensor]:
         """Return what every rank has sent to this one."""
-        mine = self._peers.rank
+        peers = self._peers
+        mine = peers.rank
         sizes = []
         for rank, expected in enumerate(incoming):
             size = 1
@@ -178,15 +177,15 @@ class Exchange:
                 size += self._digest_size(rank, mine, number - _LAG)
             sizes.append(size)
         sent = [sum(piece.numel() for piece in pieces) for pieces in outgoing]
-        out = torch.empty(sum(sent), dtype=torch.uint8, device=self._device)
+        out = torch.empty(sum(sent), dtype=torch.uint8, device=peers.device)
         at = 0
         for pieces in outgoing:
             for piece in pieces:
                 out[at : at + piece.numel()].copy_(piece)
                 at += piece.numel()
-        into = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+        into = torch.empty(sum(sizes), dtype=torch.uint8, device=peers.device)
         synchronize(out.device)
-        self._peers.finish(self._peers.exchange(into, out, sizes, sent))
+        peers.finish(peers.exchange(into, out, sizes, sent))
         return list(into.cpu().split(sizes))
 
     def _own(self, travel: Travel) -> torch.Tensor:
@@ -258,12 +257,3 @@ class Exchange:
         digests = job.result()
         if digests is not None:
             self._digests[number] = digests
-
-
-def _device_of(peers: Peers) -> torch.device:
-    """Return where bytes must be for the backend of the group to send them."""
-    if "cpu:" in dist.get_backend_config(peers.group):
-        return torch.device("cpu")
-    found = torch.accelerator.current_accelerator()
-    assert found is not None, "the backend of a group has a device"
-    return torch.device(found.type, torch.accelerator.current_device_index())

@@ -71,6 +71,15 @@ class Peers:
         self._agreed: BaseException | None = None
         self._loss: errors.Unavailable | None = None  # of another rank, as this one saw it
 
+    @property
+    def device(self) -> torch.device:
+        """Where bytes must be for the backend of the group to send them."""
+        if "cpu:" in dist.get_backend_config(self.group):
+            return torch.device("cpu")
+        found = torch.accelerator.current_accelerator()
+        assert found is not None, "the backend of a group has a device"
+        return torch.device(found.type, torch.accelerator.current_device_index())
+
     def __enter__(self) -> Peers:
         try:
             self._meet()
@@ -206,7 +215,7 @@ class Peers:
 
     def exchange(
         self, into: torch.Tensor, out: torch.Tensor, sizes: list[int], sent: list[int]
-    ) -> dist.Work:
+    ) -> dist.Work | None:
         """Start to send to all ranks, and to receive from them, as many elements of each as given.
 
         All ranks call this together.
@@ -219,7 +228,7 @@ class Peers:
         except RuntimeError as error:
             raise self._broken(error) from None
 
-    def finish(self, work: dist.Work) -> None:
+    def finish(self, work: Any) -> None:
         """Block until a broadcast or an exchange is complete."""
         try:
             self.wait(work.is_completed)
@@ -353,3 +362,36 @@ class Peers:
         if self.rank == 0:
             for key in ("done", "gone", *self._said):
                 self._store.delete(key)
+
+
+class Alone(Peers):
+    """One process, which needs no group."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.cleanup = contextlib.ExitStack()
+
+    def __enter__(self) -> Alone:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup.close()
+
+    def agree(self, value: Any, outcome: Callable[[list[Any]], _Result]) -> _Result:
+        return outcome([value])
+
+    def exchange(
+        self, into: torch.Tensor, out: torch.Tensor, sizes: list[int], sent: list[int]
+    ) -> None:
+        into.copy_(out)
+
+    def finish(self, work: object) -> None:
+        pass
+
+    def explain(self, error: BaseException) -> None:
+        pass
+
+    def _failure(self) -> None:
+        return None

@@ -60,6 +60,41 @@ codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in processes]
 print(json.dumps(codes))
 """
 
+# Tensors of all kinds, on a mesh and not. `full` is what one process would save.
+TENSORS = """
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+generator = torch.Generator().manual_seed(5)
+line = init_device_mesh("cpu", (size,))
+square = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
+plan = {
+    "rows": ((1000, 1024), torch.float32, line, [Shard(0)]),
+    "columns": ((777, 1000), torch.bfloat16, line, [Shard(1)]),
+    "inner": ((5, 300, 301), torch.int16, line, [Shard(2)]),
+    "middle": ((3, 33, 512), torch.complex128, line, [Shard(1)]),
+    "two": ((501, 502), torch.float64, square, [Shard(0), Shard(1)]),
+    "twice": ((130, 1000), torch.float8_e4m3fn, square, [Shard(0), Shard(0)]),
+    "half": ((300, 1001), torch.bool, square, [Replicate(), Shard(1)]),
+    "replicated": ((100, 100), torch.float32, line, [Replicate()]),
+    "few": ((2, 70000), torch.uint8, line, [Shard(0)]),
+    "plain": ((1 << 20,), torch.float32, None, None),
+    "scalar": ((), torch.float64, None, None),
+    "scalar on a mesh": ((), torch.int64, line, [Replicate()]),
+    "empty": ((0, 4), torch.float32, line, [Shard(0)]),
+    "empty columns": ((0, 4), torch.float32, line, [Shard(1)]),
+    "empty rows": ((5, 0), torch.float32, line, [Shard(0)]),
+    "a/long" + "g" * 200: ((3,), torch.complex64, line, [Shard(0)]),
+}
+full, tensors = {}, {}
+for name, (shape, dtype, mesh, placements) in plan.items():
+    data = torch.randint(0, 256, (*shape, dtype.itemsize), dtype=torch.uint8, generator=generator)
+    if dtype is torch.bool:
+        data %= 2
+    full[name] = data.view(dtype).view(shape)
+    tensors[name] = full[name]
+    if mesh is not None:
+        tensors[name] = distribute_tensor(full[name], mesh, placements, src_data_rank=None)
+"""
+
 
 class Ranks:
     """The outcome of code that ran on every rank."""

@@ -97,18 +97,15 @@ class ShardedSave {
         alone ? std::vector{names_.single()} : publication.choose_names(shards_.size());
     std::vector<UnpublishedFile> files;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
-      files.push_back(write(shards_[i], names[i], alone ? uri_ : publication.uri_of(names[i]),
-                            publication.replaced_by(i), settings, progress));
+      Layout& layout = *shards_[i].layout;
+      std::unique_ptr<Sink> sink =
+          publication.open(alone ? uri_ : publication.uri_of(names[i]), publication.replaced_by(i));
+      write_file(*sink, layout, shards_[i].items, settings, progress, cancel_);
+      files.emplace_back(names[i], std::move(sink), layout);
       if (!alone) files[i].sink->prepare(files[i].body_size, cancel_);
     }
     if (confirm) confirm();
-    if (alone) {
-      publication.publish(files, nullptr);
-    } else {
-      const std::string text = index_text(files);
-      UnpublishedFile index = write_index(text, publication.uri_of(names_.index()));
-      publication.publish(files, &index);
-    }
+    publication.publish(files);
   }
 
  private:
@@ -132,44 +129,6 @@ class ShardedSave {
     shard.layout->check_size();
     total_ += shard.layout->end();
     shards_.push_back(std::move(shard));
-  }
-
-  std::unique_ptr<Sink> open(const std::string& uri, std::string replaces = {}) {
-    SinkOptions options = sink_options_;
-    options.replaces = std::move(replaces);
-    std::unique_ptr<Sink> sink = open_sink(uri, options, cancel_);
-    if (sink->in_place()) {
-      refuse_shards("needs a folder in which new files can be made, and " + sink->label() +
-                    " can only be written in place");
-    }
-    return sink;
-  }
-
-  UnpublishedFile write(Shard& shard, const std::string& name, const std::string& uri,
-                        std::string replaces, const SaveSettings& settings, Progress& progress) {
-    Layout& layout = *shard.layout;
-    std::unique_ptr<Sink> sink = open(uri, std::move(replaces));
-    write_file(*sink, layout, shard.items, settings, progress, cancel_);
-    return {name, std::move(sink), layout.prefix_size(), layout.file_size()};
-  }
-
-  std::string index_text(std::span<const UnpublishedFile> files) const {
-    std::vector<ShardedName> names;
-    for (std::size_t i = 0; i < shards_.size(); ++i) {
-      for (const PlacedTensor& tensor : shards_[i].layout->tensors()) {
-        names.push_back({tensor.spec.name, files[i].name});
-      }
-    }
-    return shard_index_text(std::move(names), total_);
-  }
-
-  // `text` must live until the file is published.
-  UnpublishedFile write_index(std::string_view text, const std::string& uri) {
-    UnpublishedFile index{names_.index(), open(uri), 0, text.size()};
-    const ConstBytes bytes = as_bytes(text);
-    index.sink->begin(0, bytes.size());
-    index.sink->write(0, {&bytes, 1}, KeptUntil::End, cancel_);
-    return index;
   }
 
   const std::string& uri_;

@@ -14,6 +14,16 @@
 
 namespace tensorizer {
 
+UnpublishedFile::UnpublishedFile(std::string own_name, std::unique_ptr<Sink> own_sink,
+                                 const Layout& layout)
+    : name(std::move(own_name)),
+      sink(std::move(own_sink)),
+      head_size(layout.prefix_size()),
+      body_size(layout.file_size()),
+      data_size(layout.end()) {
+  for (const PlacedTensor& tensor : layout.tensors()) tensors.push_back(tensor.spec.name);
+}
+
 ShardPublication::ShardPublication(const std::string& uri, const ShardNames& names,
                                    const SinkOptions& options, Cancel& cancel)
     : uri_(uri), names_(names), options_(options), cancel_(cancel), local_(is_local(uri)) {
@@ -59,6 +69,18 @@ std::string ShardPublication::replaced_by(std::size_t file) const {
   return uri_of(older_.shards[std::min(file, older_.shards.size() - 1)]);
 }
 
+std::unique_ptr<Sink> ShardPublication::open(const std::string& uri, std::string replaces) const {
+  SinkOptions options = options_;
+  options.replaces = std::move(replaces);
+  std::unique_ptr<Sink> sink = open_sink(uri, options, cancel_);
+  if (sink->in_place()) {
+    throw Error(ErrorKind::InvalidArgument,
+                "option 'max_shard_size' needs a folder in which new files can be made, and " +
+                    sink->label() + " can only be written in place");
+  }
+  return sink;
+}
+
 // Returns what a model of this name has, whose index a save to this target wrote.
 ShardPublication::Older ShardPublication::find_older() const {
   Older older;
@@ -80,6 +102,16 @@ ShardPublication::Older ShardPublication::find_older() const {
     older.exists |= is_forbidden && local_;
   }
   return older;
+}
+
+std::string ShardPublication::index_text(std::span<const UnpublishedFile> files) {
+  std::vector<ShardedName> names;
+  std::uint64_t total = 0;
+  for (const UnpublishedFile& file : files) {
+    for (const std::string& name : file.tensors) names.push_back({name, file.name});
+    total += file.data_size;
+  }
+  return shard_index_text(std::move(names), total);
 }
 
 bool ShardPublication::is_file(const std::string& name) const {
@@ -126,7 +158,15 @@ std::vector<std::string> ShardPublication::unneeded(std::vector<std::string> nam
 
 // There is always one whole model: the older model has no files of the new names, and the index is
 // replaced when they are there.
-void ShardPublication::publish(std::span<UnpublishedFile> files, UnpublishedFile* index) {
+void ShardPublication::publish(std::span<UnpublishedFile> files) {
+  const std::string text = index_text(files);
+  const ConstBytes bytes = as_bytes(text);
+  std::unique_ptr<Sink> index;
+  if (files.size() > 1) {
+    index = open(uri_of(names_.index()));
+    index->begin(0, bytes.size());
+    index->write(0, {&bytes, 1}, KeptUntil::End, cancel_);
+  }
   if (record_) record_->take_turn(cancel_);
   // Another save may have replaced the model since this one began.
   const Older older = find_older();
@@ -137,7 +177,7 @@ void ShardPublication::publish(std::span<UnpublishedFile> files, UnpublishedFile
   if (record_) write_record(files, index != nullptr, older);
   if (index != nullptr) {
     finish_all(files, cancel);
-    index->sink->finish(index->body_size, cancel);
+    index->finish(bytes.size(), cancel);
     if (local_) remove(names_.single(), cancel);
   } else {
     files.front().sink->finish(files.front().body_size, cancel);

@@ -10,6 +10,7 @@
 
 #include "base/cancel.h"
 #include "engine/open/shard_names.h"
+#include "format/layout.h"
 #include "io/options.h"
 #include "io/save_record.h"
 #include "io/sink.h"
@@ -18,10 +19,14 @@ namespace tensorizer {
 
 // A file that has been written, and does not appear before its sink is finished.
 struct UnpublishedFile {
+  UnpublishedFile(std::string own_name, std::unique_ptr<Sink> own_sink, const Layout& layout);
+
   std::string name;
   std::unique_ptr<Sink> sink;
   std::uint64_t head_size;
   std::uint64_t body_size;
+  std::uint64_t data_size;           // of all tensors
+  std::vector<std::string> tensors;  // their names
 };
 
 class ShardPublication {
@@ -42,9 +47,12 @@ class ShardPublication {
   // empty in a store.
   std::string replaced_by(std::size_t file) const;
 
-  // Publishes shards and then `index`, or one file without an index. If that fails, the older model
-  // stays. Then removes what is left of the older model. Called once.
-  void publish(std::span<UnpublishedFile> files, UnpublishedFile* index);
+  // Opens a file beside the target. Throws InvalidArgument if it would be written in place.
+  std::unique_ptr<Sink> open(const std::string& uri, std::string replaces = {}) const;
+
+  // Publishes one file, or several and then their index. If that fails, the older model stays. Then
+  // removes what is left of the older model. Called once.
+  void publish(std::span<UnpublishedFile> files);
 
  private:
   // The model that the save replaces, as far as its index tells.
@@ -54,6 +62,7 @@ class ShardPublication {
     std::vector<std::string> shards;
   };
 
+  static std::string index_text(std::span<const UnpublishedFile> files);
   Older find_older() const;
   bool is_file(const std::string& name) const;
   std::vector<std::string> files_here(std::string_view suffix, Cancel& cancel) const;

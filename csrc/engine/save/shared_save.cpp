@@ -61,9 +61,11 @@ std::vector<std::string_view> SharedSave::names() const {
   return names;
 }
 
-std::string SharedSave::start(const std::optional<std::string>& joined) {
+std::string SharedSave::start(const std::optional<std::string>& joined, std::string replaces) {
   joined_ = joined.has_value();
-  sink_ = open_shared_sink(uri_, joined, options_.sink, cancel_);
+  SinkOptions options = options_.sink;
+  options.replaces = std::move(replaces);
+  sink_ = open_shared_sink(uri_, joined, options, cancel_);
   sink_->begin(prefix_size_, layout_->file_size());
   section_size_ = sink_->unit();
   if (section_size_ == 1) {
@@ -265,6 +267,10 @@ void SharedSave::finish() {
 void SharedSave::leave() {
   sink_->leave();
   sink_.reset();
+}
+
+UnpublishedFile SharedSave::release(std::string name) {
+  return {std::move(name), std::move(sink_), *layout_};
 }
 
 void SharedSave::abort() noexcept {

@@ -7,8 +7,8 @@
 // All processes make the object with the same layout. Then they call
 //   start(): the first one without a text, the others with the text that it returned there;
 //   own(), write() and take() for all sections; hand_in();
-//   take_in() and finish() in the first one, leave() in the others.
-// After an error, or without finish() or leave(), the target stays as it was.
+//   take_in() and finish() or release() in the first one, leave() in the others.
+// After an error, or without these, the target stays as it was.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@
 
 #include "base/cancel.h"
 #include "engine/options.h"
+#include "engine/save/shard_publication.h"
 #include "format/layout.h"
 #include "io/shared_sink.h"
 
@@ -46,8 +47,9 @@ class SharedSave {
   // Returns the names of the tensors, as their numbers in the layout.
   std::vector<std::string_view> names() const;
 
-  // Opens the target. `joined` is what the first process has returned here.
-  std::string start(const std::optional<std::string>& joined);
+  // Opens the target. `joined` is what the first process has returned here. `replaces`: see
+  // SinkOptions.
+  std::string start(const std::optional<std::string>& joined, std::string replaces = {});
 
   // Returns what must be equal in all processes, without any secret.
   std::string plan() const;
@@ -74,6 +76,8 @@ class SharedSave {
   void take_in(const std::string& handed_in);
   void finish();
   void leave();
+  // Returns the file, whose name in its folder is `name`, to be published with others.
+  UnpublishedFile release(std::string name);
 
   void abort() noexcept;
   // May be called from any thread: the running call and all later ones throw Error(Cancelled).

@@ -252,7 +252,7 @@ std::unique_ptr<SharedSink> shared_file_sink(const std::string& path,
                                              const std::optional<std::string>& joined,
                                              const SinkOptions& options) {
   std::unique_ptr<Replacement> replacement =
-      joined ? Replacement::join(path, *joined) : Replacement::create(path, true);
+      joined ? Replacement::join(path, *joined) : Replacement::create(path, true, options.replaces);
   if (!replacement) return nullptr;
   return std::make_unique<FileSink>(std::move(replacement), path, options, /*shared=*/true);
 }

@@ -243,6 +243,7 @@ std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
     if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
     if (!exists || S_ISREG(status.st_mode)) {
       if (exists) must_be_writable(path);
+      if (!options.replaces.empty()) must_be_writable(options.replaces);
       const std::string target = follow_links(path);
       if (!target.empty()) {
         if (auto sink = shared_file_sink(target, joined, options)) return sink;

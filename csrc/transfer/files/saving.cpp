@@ -197,6 +197,10 @@ std::unique_ptr<SharedSave> shared_save(SaveRequest request) {
   return std::make_unique<SharedSave>(std::move(request.uri), std::move(layout), options);
 }
 
+std::unique_ptr<SharedModel> shared_model(std::string uri, const OptionList& options) {
+  return std::make_unique<SharedModel>(std::move(uri), parse_save_options(options));
+}
+
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings) {
   const std::vector<ConstBytes> overwritten = overwritten_memory(sink);
   if (overwritten.empty()) return;

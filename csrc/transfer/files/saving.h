@@ -12,6 +12,7 @@
 
 #include "engine/options.h"
 #include "engine/save/save.h"
+#include "engine/save/shared_model.h"
 #include "engine/save/shared_save.h"
 #include "io/sink.h"
 #include "io/source.h"
@@ -68,6 +69,8 @@ SaveSettings save_settings(const SaveOptions& options, int threads, const Stagin
 // Returns a save of one file by several processes. The tensors say the shapes and dtypes of the
 // whole tensors, and may be on the meta device. Throws what prepare_saving() and SharedSave throw.
 std::unique_ptr<SharedSave> shared_save(SaveRequest request);
+// Returns what publishes a model whose files are such saves. Throws what SharedModel throws.
+std::unique_ptr<SharedModel> shared_model(std::string uri, const OptionList& options);
 
 // Throws Error(InvalidArgument) if the sink writes in place to the file that a tensor is mapped
 // from, because that would overwrite the tensor while it is read.
