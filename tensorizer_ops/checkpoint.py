@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tensorizer_ops._dcp.hugging_face import HuggingFaceStorageReader, HuggingFaceStorageWriter
     from tensorizer_ops._dcp.planners import JsonLoadPlanner, JsonSavePlanner
     from tensorizer_ops._dcp.storage import TensorizerStorageReader, TensorizerStorageWriter
 else:  # importing them takes long
     ProcessGroup = DeviceMesh = Any
 
 __all__ = [
+    "HuggingFaceStorageReader",
+    "HuggingFaceStorageWriter",
     "JsonLoadPlanner",
     "JsonSavePlanner",
     "TensorizerStorageReader",
@@ -54,6 +57,8 @@ __all__ = [
 
 # Imported on first use, because torch.distributed.checkpoint takes long to import.
 _LATER = {
+    "HuggingFaceStorageReader": "hugging_face",
+    "HuggingFaceStorageWriter": "hugging_face",
     "JsonLoadPlanner": "planners",
     "JsonSavePlanner": "planners",
     "TensorizerStorageReader": "storage",

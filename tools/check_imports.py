@@ -33,7 +33,7 @@ ALLOWED = {
     "_front": ["native", "errors", "_base", "_compile", "_registration"],
     "_compat": ["native", "errors", "_base"],
     "_distributed": ["errors", "_base"],
-    "_dcp": ["native", "errors", "_base", "_front"],
+    "_dcp": ["native", "errors", "_base", "_front", "_distributed"],
     "_hf": ["errors", "_base", "_front"],
     "_cli": ["native", "errors", "_base", "_front", "_hf", "public"],
     "public": [

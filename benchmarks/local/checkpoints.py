@@ -14,6 +14,8 @@ round does everything once, in turn; the median of the rounds counts.
           what they take longer than without
   one     distributed.save() into one file, of shards by rows and by columns, which are exchanged
   gather  full_tensor() of all, and save() on rank 0: the file must be the same
+  hub     the same bytes as bfloat16, with HuggingFaceStorageWriter and -Reader of both: torch's
+          consolidates the files of the ranks. Loads are onto a mesh whose shards are twice as large
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 
 import tensorizer_ops
 from benchmarks.harness import tables
@@ -71,6 +73,11 @@ class Rank:
             }
 
         self.state = state(0, [local.clone() for local in self.saved])
+        self.half = {
+            name: DTensor.from_local(each.to_local().view(torch.bfloat16), mesh, [Shard(0)])
+            for name, each in self.state.items()
+        }
+        self.halves = init_device_mesh("cpu", (RANKS // 2, 2))
         self.columns = state(1, [local.t().contiguous() for local in self.saved])
         self.times: Times = {}
 
@@ -133,6 +140,21 @@ class Rank:
         if self.rank == 0:
             assert filecmp.cmp(one, gathered, shallow=False), "another file was written"
 
+    def hub(self, who: str, writer: Any, reader: Any) -> None:
+        self.timed(f"hub save, {who}", lambda: dcp.save(self.half, storage_writer=writer))
+        place = [Replicate(), Shard(0)]
+        loaded = {
+            name: DTensor.from_local(each.to_local().repeat(2, 1).zero_(), self.halves, place)
+            for name, each in self.half.items()
+        }
+        self.timed(f"hub load, {who}", lambda: dcp.load(loaded, storage_reader=reader))
+        for half in range(2):
+            generator = torch.Generator().manual_seed(self.rank % 2 * 2 + half)
+            for tensor, saved in zip(loaded.values(), self.saved, strict=True):
+                wanted = torch.randn(saved.shape, generator=generator).view(torch.bfloat16)
+                part = tensor.to_local().chunk(2)[half]
+                assert torch.equal(part.view(torch.int16), wanted.view(torch.int16)), "other bytes"
+
     def gather_and_save(self, path: Path, state: dict[str, Any]) -> None:
         full = {name: tensor.full_tensor() for name, tensor in state.items()}
         if self.rank == 0:
@@ -152,6 +174,13 @@ class Rank:
         self.check()
         for tensor, saved in zip(self.state.values(), self.saved, strict=True):
             tensor.to_local().copy_(saved)
+        self.clean()
+        ours = checkpoint.HuggingFaceStorageWriter(self.ours)
+        self.hub("ours", ours, checkpoint.HuggingFaceStorageReader(self.ours))
+        theirs = dcp.HuggingFaceStorageWriter(
+            str(self.theirs), save_distributed=True, enable_consolidation=True
+        )
+        self.hub("theirs", theirs, dcp.HuggingFaceStorageReader(str(self.theirs)))
         self.save_at_once("rows", self.state)
         self.save_at_once("columns", self.columns)
         self.train("train", lambda: None)
@@ -184,6 +213,8 @@ def measure_all(folder: Path, mebibytes: int, rounds: int) -> Found:
         "save, of the bound, theirs": seconds["bare"] / seconds["save, theirs"],
         "load": seconds["load, theirs"] / seconds["load, ours"],
         "lost": lost["ours"] / lost["theirs"],
+        "hub save": seconds["hub save, theirs"] / seconds["hub save, ours"],
+        "hub load": seconds["hub load, theirs"] / seconds["hub load, ours"],
         "one file, rows": seconds["gather, rows"] / seconds["one, rows"],
         "one file, columns": seconds["gather, columns"] / seconds["one, columns"],
     }

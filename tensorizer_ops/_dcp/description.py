@@ -55,10 +55,31 @@ class Places:
     def add_value(self, name: str, place: Place) -> None:
         self._values[name] = place
 
-    def add_parts(self, name: str, parts: list[tuple[Sequence[int], Place]]) -> None:
-        """Add the parts of a tensor, by their offsets."""
+    def add_tensor(
+        self,
+        name: str,
+        size: torch.Size,
+        dtype: str,
+        parts: Sequence[tuple[Sequence[int], Place]],
+        requires_grad: bool = False,
+    ) -> TensorStorageMetadata:
+        """Add the parts of a tensor, by their offsets, and return what planners know of it.
+
+        Raises ``Damaged`` unless they make up a tensor of this size.
+        """
+        chunks = [ChunkStorageMetadata(_size(at), _size(place.shape)) for at, place in parts]
+        for chunk in chunks:
+            if len(chunk.offsets) != len(size) or any(
+                offset + length > whole
+                for offset, length, whole in zip(chunk.offsets, chunk.sizes, size, strict=True)
+            ):
+                raise Damaged(f"it has a part outside of tensor {name!r}")
+        if not make_up(size, [(chunk.offsets, chunk.sizes) for chunk in chunks]):
+            raise Damaged(f"it has parts of tensor {name!r} that overlap, or lacks some of it")
         # Empty parts come behind another one with the same offsets, which find() returns.
         self._parts[name] = sorted(parts, key=lambda part: (part[0], 0 in part[1].shape))
+        properties = TensorProperties(dtype=dtype_named(dtype), requires_grad=requires_grad)
+        return TensorStorageMetadata(properties, size, chunks)
 
     def of_tensors(self) -> Iterator[Place]:
         """Yield the place of every part of every tensor."""
@@ -122,26 +143,13 @@ def understood(text: str) -> Metadata:
     stored: dict[str, Any] = {}
     places = Places()
     for name, one in found["tensors"].items():
-        size = _size(one["size"])
-        chunks = []
-        parts: list[tuple[Sequence[int], Place]] = []
-        for offsets, sizes, file, inner in one["chunks"]:
-            chunk = ChunkStorageMetadata(_size(offsets), _size(sizes))
-            if len(chunk.offsets) != len(size) or any(
-                offset + length > whole
-                for offset, length, whole in zip(chunk.offsets, chunk.sizes, size, strict=True)
-            ):
-                raise Damaged(f"it has a part outside of tensor {name!r}")
-            chunks.append(chunk)
-            place = _place(files, file, inner)
-            parts.append((offsets, place._replace(shape=sizes, dtype=one["dtype"])))
-        if not make_up(size, [(chunk.offsets, chunk.sizes) for chunk in chunks]):
-            raise Damaged(f"it has parts of tensor {name!r} that overlap, or lacks some of it")
-        properties = TensorProperties(
-            dtype=dtype_named(one["dtype"]), requires_grad=bool(one["requires_grad"])
-        )
-        stored[name] = TensorStorageMetadata(properties, size, chunks)
-        places.add_parts(name, parts)
+        dtype = one["dtype"]
+        parts = [
+            (offsets, _place(files, file, inner)._replace(shape=sizes, dtype=dtype))
+            for offsets, sizes, file, inner in one["chunks"]
+        ]
+        size, requires_grad = _size(one["size"]), bool(one["requires_grad"])
+        stored[name] = places.add_tensor(name, size, dtype, parts, requires_grad)
     for name, (file, inner) in found["values"].items():
         stored[name] = BytesStorageMetadata()
         places.add_value(name, _place(files, file, inner))
@@ -149,7 +157,7 @@ def understood(text: str) -> Metadata:
     return Metadata(stored, planner_data=planner, storage_data=places)
 
 
-def _size(numbers: list[int]) -> torch.Size:
+def _size(numbers: Sequence[int]) -> torch.Size:
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
         raise Damaged("it has a size that is none")
     return torch.Size(numbers)

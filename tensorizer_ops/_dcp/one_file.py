@@ -6,18 +6,12 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan
 
 from tensorizer_ops._base.nested import Damaged, naming_damage, rebuilt
 from tensorizer_ops._base.options import Verify
-from tensorizer_ops._dcp.description import Place
+from tensorizer_ops._dcp.description import Place, Places
 from tensorizer_ops._dcp.planners import JsonLoadPlanner
 from tensorizer_ops._dcp.reading import Wanted, fill
 from tensorizer_ops._front.reader import Reader
@@ -38,7 +32,7 @@ class OneFile:
         self._label = label
         self._verify = verify
         self._threads = threads
-        self._places: dict[str, Place] = {}
+        self._places = Places()
         tensors = {
             name: torch.empty(reader.shape(name), dtype=reader.dtype(name), device="meta")
             for name in reader
@@ -55,22 +49,20 @@ class OneFile:
             if id(value) not in names:
                 stored[path] = BytesStorageMetadata()
                 continue
-            chunk = ChunkStorageMetadata(torch.Size([0] * value.dim()), value.shape)
-            properties = TensorProperties(dtype=value.dtype)
-            stored[path] = TensorStorageMetadata(properties, value.shape, [chunk])
             dtype = str(value.dtype).removeprefix("torch.")
-            self._places[path] = Place("", names[id(value)], list(value.shape), dtype)
+            place = Place("", names[id(value)], list(value.shape), dtype)
+            whole = [([0] * value.dim(), place)]
+            stored[path] = self._places.add_tensor(path, value.shape, dtype, whole)
         self.metadata = Metadata(stored)
 
     def read_data(self, plan: LoadPlan, planner: JsonLoadPlanner) -> None:
         """Fill the tensors of a plan, and replace its other values."""
         wanted = []
         for item in plan.items:
-            path = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
-                planner._put(item.dest_index.fqn, self._values[path])
+                planner._put(item.dest_index.fqn, self._values[item.storage_index.fqn])
             else:
-                wanted.append(Wanted(self._places[path], item))
+                wanted.append(Wanted(self._places.find(item.storage_index), item))
         fill(self._reader, wanted, planner, self._verify, self._threads)
 
     def _flat(self, text: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 import os
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,12 @@ class _Current(threading.local):
     save_id = ""
     rank = 0
     places = Places()
+    # Of HuggingFaceStorageWriter: the names in the order of the state, and what finish() publishes.
+    order: Sequence[str] = ()
+    model: Any = None
+
+    def __init__(self) -> None:
+        self.readers: dict[str, Any] = {}  # that are open, of HuggingFaceStorageReader
 
     def __reduce__(self) -> tuple[type[_Current], tuple[()]]:
         return _Current, ()
@@ -158,7 +164,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         """Receive the rank of this process."""
         if not kwargs.get("use_collectives", True):
             raise errors.InvalidArgument(
-                "TensorizerStorageWriter needs use_collectives=True: one file lists the files of "
+                f"{type(self).__name__} needs use_collectives=True: one file lists the files of "
                 "all ranks"
             )
         self._current.rank = kwargs.get("rank") or 0
@@ -225,6 +231,12 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         """Let go of the memory for copies."""
         self.copies.clear()
 
+    def _save_options(self) -> dict[str, str]:
+        options = dict(self._options)
+        if self._folder().path is not None:
+            options.setdefault("fsync", "true")
+        return options
+
     def _save(
         self,
         file: str,
@@ -233,16 +245,12 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         texts: Mapping[str, str],
         progress: Progress | None = None,
     ) -> None:
-        folder = self._folder()
-        options = dict(self._options)
-        if folder.path is not None:
-            options.setdefault("fsync", "true")
         save(
-            folder.uri(file),
+            self._folder().uri(file),
             tensors,
             hashes=self._hashes,
             threads=threads,
-            options=options,
+            options=self._save_options(),
             metadata=texts,
             progress=progress,
         )
@@ -307,10 +315,13 @@ class TensorizerStorageReader(_Place, StorageReader):
                     f"{FILE!r} in {folder.label} has two tensors in the place of one"
                 )
         for file, names in by_file.items():
-            reader = opened(folder.uri(file), file, self._options)
+            reader = self._opened(file)
             internals = torch.classes.tensorizer._Internals(reader)
             for place in names.values():
                 check_place(reader, internals, place)
+
+    def _opened(self, file: str) -> Any:
+        return opened(self._folder().uri(file), file, self._options)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Return the plan."""
@@ -326,10 +337,8 @@ class TensorizerStorageReader(_Place, StorageReader):
         for item in plan.items:
             place = self._current.places.find(item.storage_index)
             wanted.setdefault(place.file, []).append(Wanted(place, item))
-        folder = self._folder()
         for file, items in wanted.items():
-            reader = opened(folder.uri(file), file, self._options)
-            fill(reader, items, planner, self._verify, self._threads)
+            fill(self._opened(file), items, planner, self._verify, self._threads)
         done: Future[None] = Future()
         done.set_result(None)
         return done
