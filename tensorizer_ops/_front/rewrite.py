@@ -248,7 +248,8 @@ def _refuse_folder_for_store(source: Target, target: Target) -> None:
     if not name.lower().endswith((".tensors", ".safetensors")):
         raise errors.InvalidArgument(
             f"the source is a folder, and its model is written as one file: give the target a name "
-            f"that ends in .tensors or .safetensors, such as {scheme}://…/model.safetensors"
+            f"that ends in .tensors or .safetensors, such as {scheme}://…/model.safetensors; "
+            "tensorizer-ops upload copies all files of a folder"
         )
 
 

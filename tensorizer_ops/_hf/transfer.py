@@ -286,7 +286,13 @@ def _why_refused(name: str) -> str:
 
 def _model_files(folder: Folder) -> list[str]:
     """Return the names of the files of a model in a folder without a list."""
-    weights = found_weights(folder)
+    try:
+        weights = found_weights(folder)
+    except errors.NotFound:
+        raise errors.NotFound(
+            f"{folder.label} has neither the list {LIST!r}, which an upload writes, nor the weights "
+            "of a model under a usual name"
+        ) from None
     shards: set[str] = set()
     if weights.endswith(".json"):
         index = read_object(folder, weights).get("weight_map")

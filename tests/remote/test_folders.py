@@ -21,7 +21,7 @@ from local_servers.s3_server import S3, s3_server
 from local_servers.waiting import LAST_RESORT, wait_until
 from local_servers.web import Web, nginx
 from support.command import COMMAND, run
-from support.process import environment
+from support.process import environment, fork_python
 from support.recorder import Recorded, Recorder, recorder
 from support.samples import flip
 
@@ -301,7 +301,7 @@ def test_a_model_without_a_list(folder: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "two") == contents(shards)
     assert not (tmp_path / "two" / LIST).exists()
     error = run("download", folder / "original", tmp_path / "three", status=3).stderr
-    assert "has no weights" in error
+    assert "neither the list 'SHA256SUMS'" in error
 
 
 def test_neither_needs_torch(folder: Path, tmp_path: Path) -> None:
@@ -315,3 +315,28 @@ def test_neither_needs_torch(folder: Path, tmp_path: Path) -> None:
     ):
         subprocess.run([sys.executable, "-c", code, *map(os.fspath, words_)], check=True)
     assert contents(tmp_path / "b") == contents(folder)
+
+
+PEAK = """
+import os, sys
+from tensorizer_ops._cli.main import main
+
+def status(field):
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) << 10
+
+folder, uri, back, *options = sys.argv[1:]
+main(["upload", folder, uri, *options])
+with open(f"{folder}/large", "wb") as file:
+    for _ in range(192):
+        file.write(os.urandom(1 << 20))
+for words in (["upload", folder, uri], ["download", uri, back]):
+    before = status("VmRSS")
+    open("/proc/self/clear_refs", "w").write("5")  # resets the peak
+    assert main([*words, *options]) == 0
+    assert status("VmHWM") - before < 80 << 20, (words[0], (status("VmHWM") - before) >> 20)
+"""
+
+
+def test_memory_is_bounded(folder: Path, s3: S3, tmp_path: Path) -> None:
+    fork_python(PEAK, folder, URI, tmp_path / "back", *words(s3.options()))

@@ -158,7 +158,7 @@ TensorSpec spec_of(OpenFile& from, std::uint32_t number, Format format,
 }
 
 // The names of the original that the new file has, in their order.
-struct Names {
+struct KeptNames {
   struct Name {
     std::uint32_t number;
     std::uint32_t entry;
@@ -172,11 +172,11 @@ struct Names {
   bool owns(const Name& name) const { return owners[name.entry] == name.number; }
 };
 
-Names names_of(OpenFile& from, const TensorChanges& changes, Cancel& cancel) {
+KeptNames kept_names(OpenFile& from, const TensorChanges& changes, Cancel& cancel) {
   const Catalogue& catalogue = from.catalogue();
   const std::vector<std::uint32_t> order = stored_order(catalogue.entries(), cancel);
   constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-  Names names;
+  KeptNames names;
   names.owners.assign(order.size(), kNone);
   names.places.resize(order.size());
   std::uint32_t next = 0;
@@ -190,7 +190,7 @@ Names names_of(OpenFile& from, const TensorChanges& changes, Cancel& cancel) {
     if (tie == nullptr || names.owners[entry] == kNone) names.owners[entry] = number;
   }
   std::uint32_t placed = 0;
-  for (const Names::Name& name : names.order) {
+  for (const KeptNames::Name& name : names.order) {
     if (names.owns(name)) names.places[name.entry] = placed++;
   }
   return names;
@@ -207,9 +207,9 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, const TensorChanges&
       throw Error(error.kind(), from.source().label() + ": " + std::string(error.message()));
     }
   };
-  const Names names = names_of(from, changes, cancel);
+  const KeptNames names = kept_names(from, changes, cancel);
   std::vector<SaveItem> items;
-  for (const Names::Name& name : names.order) {
+  for (const KeptNames::Name& name : names.order) {
     TensorSpec spec = spec_of(from, name.number, format, changes);
     if (!names.owns(name) && layout.kind().share) {
       naming_the_file([&] { layout.tie(spec, names.places[name.entry]); });
