@@ -290,8 +290,8 @@ def _model_files(folder: Folder) -> list[str]:
         weights = found_weights(folder)
     except errors.NotFound:
         raise errors.NotFound(
-            f"{folder.label} has neither the list {LIST!r}, which an upload writes, nor the weights "
-            "of a model under a usual name"
+            f"{folder.label} has neither the list {LIST!r}, which upload writes, nor weights of a "
+            "model under a usual name"
         ) from None
     shards: set[str] = set()
     if weights.endswith(".json"):
