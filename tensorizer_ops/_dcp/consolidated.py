@@ -22,7 +22,6 @@ from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._dcp import FILE, KEY
 from tensorizer_ops._dcp.paths import nested
 from tensorizer_ops._dcp.planners import JsonLoadPlanner
-from tensorizer_ops._dcp.reading import Wanted, fill, opened
 from tensorizer_ops._dcp.storage import TensorizerStorageReader
 from tensorizer_ops._front.inspection import metadata as texts_of
 from tensorizer_ops._front.selection import nothing_matches
@@ -46,10 +45,10 @@ class _Saved(TensorizerStorageReader):
 
     def __init__(self, uri: Target, verify: Verify, threads: int, options: Options | None) -> None:
         super().__init__(uri, verify=verify, threads=threads, options=options)
+        self._readers: dict[str, Any] = {}
         self.listed = self.read_metadata()
         self.set_up_storage_reader(self.listed, True)
         self._check_places()
-        self._readers: dict[str, Any] = {}
 
     def read(self, names: Iterable[str]) -> dict[str, Any]:
         """Return tensors and other values by their names in the checkpoint."""
@@ -62,15 +61,13 @@ class _Saved(TensorizerStorageReader):
         }
         planner = JsonLoadPlanner()
         planner.set_up_planner(state, Metadata(stored), True)
-        wanted: dict[str, list[Wanted]] = {}
-        for item in planner.create_local_plan().items:
-            place = self._current.places.find(item.storage_index)
-            wanted.setdefault(place.file, []).append(Wanted(place, item))
-        for file, items in wanted.items():
-            if file not in self._readers:
-                self._readers[file] = opened(self._folder().uri(file), file, self._options)
-            fill(self._readers[file], items, planner, self._verify, self._threads)
+        self.read_data(planner.create_local_plan(), planner)
         return state
+
+    def _opened(self, file: str) -> Any:
+        if file not in self._readers:
+            self._readers[file] = super()._opened(file)
+        return self._readers[file]
 
 
 def consolidate(
