@@ -22,9 +22,18 @@ class File:
     def label(self) -> str: ...
     def digest_chunk(self) -> int: ...
 
+class SharedAccess: ...
+
 class RemoteBytes:
     def __init__(
-        self, uri: str, options: list[tuple[str, str]], begin: int, end: int | None, most: int
+        self,
+        uri: str,
+        options: list[tuple[str, str]],
+        begin: int,
+        end: int | None,
+        most: int,
+        access: SharedAccess | None = None,
+        /,
     ) -> None: ...
     def size(self) -> int | None: ...
     def headers(self) -> list[tuple[str, str]]: ...

@@ -5,6 +5,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -43,13 +44,15 @@ struct RemoteBytes {
 
 std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList& options,
                                         std::uint64_t begin, std::optional<std::uint64_t> end,
-                                        std::uint64_t most) {
+                                        std::uint64_t most,
+                                        const std::shared_ptr<SharedAccess>& access) {
   return run([&](Cancel& cancel) {
     SourceOptions parsed = parse_load_options(options).source;
     // A stream of Redis keys may have gaps; a Reader refuses them.
     parsed.any_bytes = folder_of(uri) == "redis";
     parsed.begin = begin;
     parsed.end = end.value_or(parsed.end);
+    parsed.access = access;
     const auto open = [uri, parsed](Cancel& given) { return open_source(uri, parsed, given); };
     return std::unique_ptr<RemoteBytes>(
         new RemoteBytes{uri, parsed, ReadAhead(reopening_source(open, cancel), parsed.end, most)});
@@ -215,8 +218,10 @@ std::string aws_s3_endpoint() {
 }  // namespace
 
 void define_remote_bytes(nb::module_& module) {
+  nb::class_<SharedAccess>(module, "SharedAccess").def(nb::init<>());
   nb::class_<RemoteBytes>(module, "RemoteBytes")
-      .def(nb::new_(&open_bytes), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def(nb::new_(&open_bytes), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+           nb::arg().none() = nullptr)
       .def("size", [](const RemoteBytes& bytes) { return bytes.ahead.source()->size(); })
       .def("headers", [](const RemoteBytes& bytes) { return bytes.ahead.source()->headers(); })
       .def("digest", &kept_digest)

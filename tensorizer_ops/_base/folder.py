@@ -38,6 +38,8 @@ class Folder:
         self.label = repr(self.name)
         self._loads = as_pairs(for_loads(options))
         self._saves = as_pairs(for_saves(options))
+        # Files of the Hub are of one commit, whatever is pushed meanwhile.
+        self._access = _core.SharedAccess()
 
     def uri(self, name: str) -> str:
         """Return the URI of a file in the folder."""
@@ -61,7 +63,7 @@ class Folder:
         uri = self.uri(name)
         if self.path is not None and not os.path.exists(self.path):
             uri = self._uri  # the error says what may have been meant by the folder
-        source = _core.RemoteBytes(uri, self._loads, 0, LIMIT + 1, _READ_AHEAD)
+        source = _core.RemoteBytes(uri, self._loads, 0, LIMIT + 1, _READ_AHEAD, self._access)
         size = source.size()
         found = bytearray()
         while size is None or len(found) < min(size, LIMIT + 1):
@@ -78,7 +80,8 @@ class Folder:
 
     def open(self, name: str, read_ahead: int, end: int | None = None) -> _core.RemoteBytes:
         """Open a file to read its bytes before ``end``."""
-        return _core.RemoteBytes(self.below(name), self._loads, 0, end, read_ahead)
+        uri = self.below(name)
+        return _core.RemoteBytes(uri, self._loads, 0, end, read_ahead, self._access)
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""

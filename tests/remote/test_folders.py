@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 import tensorizer_ops
 from local_servers.hub_server import Repository, hub_server
@@ -24,6 +24,7 @@ from support.command import COMMAND, run
 from support.process import environment, fork_python
 from support.recorder import Recorded, Recorder, recorder
 from support.samples import flip
+from tensorizer_ops._hf.transfer import download
 
 URI = "s3://bucket/m"
 LIST = "SHA256SUMS"
@@ -340,3 +341,15 @@ for words in (["upload", folder, uri], ["download", uri, back]):
 
 def test_memory_is_bounded(folder: Path, s3: S3, tmp_path: Path) -> None:
     fork_python(PEAK, folder, URI, tmp_path / "back", *words(s3.options()))
+
+
+def test_files_of_the_hub_are_of_one_commit(tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "model.safetensors": save({"x": torch.ones(3)})}
+    with hub_server() as hub:
+        hub.repositories["org/m"] = Repository()
+        hub.repositories["org/m"].commit(files)
+        copied = download("hf://org/m", tmp_path / "back", hub.options(), lambda name: None)
+        assert next(copied).name == "config.json"
+        hub.repositories["org/m"].commit({**files, "model.safetensors": b"pushed meanwhile"})
+        assert [file.name for file in copied] == ["model.safetensors"]
+    assert contents(tmp_path / "back") == files
