@@ -27,6 +27,8 @@ if [ $# -gt 0 ]; then
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 fi
+# The steps run in the folder of the pack.
+[[ $python != */* ]] || python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python")
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
 scratch=$(mktemp -d)
