@@ -92,7 +92,7 @@ class _Sums:
         return found
 
     def text(self) -> str:
-        lines = [f"{digest}  {name}" for name, digest in self.sums.items()]
+        lines = [f"{digest}  {name}" for name, digest in sorted(self.sums.items())]
         return "".join(f"{line}\n" for line in [*lines, *(_INCOMPLETE + n for n in self.missing)])
 
     def write(self, folder: Folder) -> None:

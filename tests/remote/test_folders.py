@@ -128,6 +128,8 @@ def test_only_what_changed_is_sent(folder: Path, s3: S3, tmp_path: Path) -> None
         (s3.root / "bucket" / "m" / "plain.safetensors").write_bytes(b"cut off")
         done = run("upload", folder, URI, *options)
         sent = [r.path.rpartition("/")[2] for r in proxy.take() if r.method == "PUT"]
+        run("upload", folder, URI, *options)
+        assert {r.method for r in proxy.take()} <= {"GET", "HEAD"}  # nothing to write
     assert "# incomplete: config.json\n" in meanwhile[0] and "  config.json" not in meanwhile[0]
     assert there(done.stdout) == ["a name with é", "model.safetensors", "original/params.json"]
     changes = [LIST, "config.json", LIST, LIST, "plain.safetensors", LIST]
