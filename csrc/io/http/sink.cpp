@@ -44,10 +44,11 @@ class HttpSink final : public Sink {
   }
 
   void finish(std::uint64_t size, Cancel& cancel) override {
-    if (head_size_ + size != body_.total || body_.taken + 1 != body_.total) {
+    const std::size_t held = body_.total > 0 ? 1 : 0;
+    if (head_size_ + size != body_.total || body_.taken + held != body_.total) {
       throw Error(ErrorKind::Internal, label() + " was not written in whole");
     }
-    const ConstBytes last(&last_, 1);
+    const ConstBytes last(&last_, held);
     IoCursor cursor(std::span<const ConstBytes>(&last, 1));
     body_.may_end = true;
     go_on(cursor, cancel);
