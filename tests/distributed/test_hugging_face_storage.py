@@ -235,8 +235,50 @@ def test_transformers(tmp_path: Path) -> None:
         assert run_ranks(tmp_path / "load", LLAMA, *given, count=2).reports == [saved, saved]
 
 
+# Of one tensor, each rank has several boxes; and what tensor parallelism cuts, FSDP cuts once more.
+BOXES = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from tensorizer_ops.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+whole = torch.arange(600.0).view(24, 25)
+def pieces(value):
+    return init_from_local_shards([
+        Shard(value[3 * at : 3 * at + 3].clone(), ShardMetadata([3 * at, 0], [3, 25], f"rank:{rank}/cpu"))
+        for at in range(rank, 8, size)], whole.shape)
+def parts(seed):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Linear(16, 7))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    return {**get_model_state_dict(model), "pieces": pieces(whole if seed else whole * 0)}
+saved = parts(1)
+dcp.save(saved, storage_writer=HuggingFaceStorageWriter(given[0]))
+loaded = parts(0)
+dcp.load(loaded, storage_reader=HuggingFaceStorageReader(given[0]))
+for one, other in zip(loaded.pop("pieces").local_shards(), saved.pop("pieces").local_shards()):
+    assert torch.equal(one.tensor, other.tensor)
+for name, tensor in saved.items():
+    assert torch.equal(tensor.to_local(), loaded[name].to_local()), name
+report({name: tensor.full_tensor().tolist() for name, tensor in saved.items()})
+"""
+
+
+def test_several_boxes_and_strided_shards(tmp_path: Path) -> None:
+    outcome = run_ranks(tmp_path / "ranks", BOXES, tmp_path / "model")
+    found = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
+    assert torch.equal(found.pop("pieces"), torch.arange(600.0).view(24, 25))
+    assert {name: one.tolist() for name, one in found.items()} == outcome.reports[0]
+
+
 # The state is replaced by another one: of which one rank fails, or the group cannot be the one.
 FAILING = """
+import resource
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
@@ -250,14 +292,20 @@ line = init_device_mesh("cpu", (size,))
 state = {name: distribute_tensor(torch.ones(4000, 1000), line, [Shard(0)], src_data_rank=None)
          for name in "ab"}
 some = dist.new_group([0, 1])
-said = []
+said, kept = [], []
 def failing(state, planner=None, mapping={"a": 1, "b": 2}, group=None):
     writer = HuggingFaceStorageWriter(given[0], mapping, group)
+    kept.append(writer)
     try:
         dcp.save(state, storage_writer=writer, planner=planner)
     except dcp.CheckpointException as error:
         said.append({str(key): str(value[0]) for key, value in error.failures.items()})
 failing(state, Failing())
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+if rank == 2:  # a write fails
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, limits[1]))
+failing(state)
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 failing(state, mapping={"a": 1})
 failing({**state, "step": 3})
 if rank in (0, 1):
@@ -276,11 +324,12 @@ def test_failures(tmp_path: Path) -> None:
     said = run_ranks(tmp_path / "ranks", FAILING, folder).reports
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     for rank in range(4):
-        failing, mapping, step, group = said[rank]
+        failing, write, mapping, step, group = said[rank]
         assert failing.keys() == {"0", "1", "2", "3"}
         assert "this rank fails" in failing["2"] and "rank 2: this rank" in failing["0"]
         assert all("fqn_to_index_mapping has no file for 'b'" in text for text in mapping.values())
         assert len(mapping) == 4
+        assert "File too large" in write["2"] and "rank 2: " in write["3"]
         assert all("state['step'] is no tensor" in text for text in step.values())
         assert all("has 2: give it the same group" in text for text in group.values())
 
@@ -324,16 +373,24 @@ def test_a_save_that_does_not_finish_leaves_no_model(tmp_path: Path) -> None:
     writer = HuggingFaceStorageWriter(tmp_path, {"a": 1, "b": 2})
     planner = dcp.DefaultSavePlanner()
     state = {"a": torch.zeros(4), "b": torch.zeros(4)}
-    writer.reset()
-    planner.set_up_planner(state, is_coordinator=True)
-    plan = writer.prepare_local_plan(planner.create_local_plan())
-    (plan,) = writer.prepare_global_plan(planner.create_global_plan([plan])[0])
-    writer.write_data(plan, planner)
+    def begin() -> None:
+        writer.reset()
+        planner.set_up_planner(state, is_coordinator=True)
+        plan = writer.prepare_local_plan(planner.create_local_plan())
+        (plan,) = writer.prepare_global_plan(planner.create_global_plan([plan])[0])
+        writer.write_data(plan, planner)
+
+    begin()
     names = [name for name in os.listdir(tmp_path) if not name.startswith(".")]
     assert sorted(names) == before
     assert loaded(tmp_path, "a")["a"].tolist() == [1] * 4
-    del writer
-    assert sorted(os.listdir(tmp_path)) == before
+    begin()
+    writer.finish(dcp.Metadata({}), [])
+    assert sorted(os.listdir(tmp_path)) == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        INDEX,
+    ]
 
 
 def test_async_save(tmp_path: Path) -> None:
