@@ -248,8 +248,8 @@ from tensorizer_ops.checkpoint import HuggingFaceStorageReader, HuggingFaceStora
 whole = torch.arange(600.0).view(24, 25)
 def pieces(value):
     return init_from_local_shards([
-        Shard(value[3 * at : 3 * at + 3].clone(), ShardMetadata([3 * at, 0], [3, 25], f"rank:{rank}/cpu"))
-        for at in range(rank, 8, size)], whole.shape)
+        Shard(value[at : at + 3].clone(), ShardMetadata([at, 0], [3, 25], f"rank:{rank}/cpu"))
+        for at in range(3 * rank, 24, 3 * size)], whole.shape)
 def parts(seed):
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Linear(16, 7))
@@ -373,6 +373,7 @@ def test_a_save_that_does_not_finish_leaves_no_model(tmp_path: Path) -> None:
     writer = HuggingFaceStorageWriter(tmp_path, {"a": 1, "b": 2})
     planner = dcp.DefaultSavePlanner()
     state = {"a": torch.zeros(4), "b": torch.zeros(4)}
+
     def begin() -> None:
         writer.reset()
         planner.set_up_planner(state, is_coordinator=True)
