@@ -70,9 +70,12 @@ def fill(
     direct: list[_Direct] = []
     taken: set[str] = set()  # the names in `direct`, each once
     copied: list[tuple[Wanted, torch.Tensor]] = []
-    cut: list[tuple[Wanted, torch.Tensor]] = []  # parts that can be verified only with the rest
+    # Parts that can be verified only with the rest, or that are pages of a local file.
+    cut: list[tuple[Wanted, torch.Tensor]] = []
     internals = torch.classes.tensorizer._Internals(reader)
-    parts_verify = internals.chunk_size(verify) > 0
+    chunk = internals.chunk_size(verify)
+    parts_verify = chunk > 0
+    maps = chunk == 1 and internals.can_map()  # and verifies nothing
     filled: list[tuple[ReadItem, torch.Tensor]] = []
     for wanted in items:
         if wanted.item.type == LoadItemType.BYTE_IO:
@@ -100,7 +103,7 @@ def fill(
             taken.add(wanted.name)
             direct.append(_Direct(wanted.name, start, target.view(-1)))
         else:
-            copied.append((wanted, target))
+            (cut if maps else copied).append((wanted, target))
     if direct:
         names, starts, targets = map(list, zip(*direct, strict=True))
         internals.load_ranges(names, starts, targets, None, verify, threads)
