@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.charts.theme import SIZE, SMALL, Chart, Colours
-from benchmarks.harness.bare import READ, READ_ALL, READ_CRC32
+from benchmarks.harness.bare import READ, READ_ALL, READ_CRC32, WRITE, WRITE_ALL, WRITE_CRC32
 from benchmarks.harness.results import US, Run
 
 
@@ -59,8 +59,7 @@ COMPARISONS = (
             "safetensors, save": ("safetensors", NONE),
             "flashpack, save": ("flashpack", NONE),
         },
-        # The recorded limits are too low: the program did not allocate blocks in advance then.
-        {},
+        {NONE: WRITE.name, CRC32: WRITE_CRC32.name, BOTH: WRITE_ALL.name},
     ),
     Comparison(
         "Load and verify",
