@@ -289,9 +289,15 @@ def _model_files(folder: Folder) -> list[str]:
     try:
         weights = found_weights(folder)
     except errors.NotFound:
+        # The error of a wrong key or bucket was taken for that of a file that is not there.
+        try:
+            folder.open(LIST, 1, 1)
+            why = ""
+        except FileNotFoundError as error:
+            why = f": {error}"
         raise errors.NotFound(
             f"{folder.label} has neither the list {LIST!r}, which upload writes, nor weights of a "
-            "model under a usual name"
+            f"model under a usual name{why}; copy takes a single file"
         ) from None
     shards: set[str] = set()
     if weights.endswith(".json"):

@@ -259,6 +259,15 @@ def test_lists_that_are_none(tmp_path: Path) -> None:
         assert why in run("download", tmp_path, tmp_path / "back", status=3).stderr
 
 
+def test_a_download_of_nothing_says_why(s3: S3, tmp_path: Path) -> None:
+    wrong = words(s3.options(s3_secret_access_key="another"))
+    assert "SignatureDoesNotMatch" in run("download", URI, tmp_path, *wrong, status=3).stderr
+    error = run("download", URI, tmp_path, *words(s3.options()), status=3).stderr
+    assert "neither the list" in error and "NoSuchKey" in error
+    no_bucket = run("download", "s3://none/m", tmp_path, *words(s3.options()), status=3).stderr
+    assert "NoSuchBucket" in no_bucket
+
+
 def test_links(folder: Path, tmp_path: Path) -> None:
     (folder / "inside").symlink_to("config.json")
     run("upload", folder, tmp_path / "on")
