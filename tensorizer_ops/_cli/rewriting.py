@@ -71,7 +71,7 @@ def consolidate(given: Namespace) -> int:
 
 
 def copy(given: Namespace) -> int:
-    from tensorizer_ops._front.rewrite import convert, update
+    from tensorizer_ops._front.rewrite import convert, refuse_folder_for_store, update
 
     refuse_stream(given.source, "copy looks at it first: use convert")
     options = reading(given)
@@ -90,6 +90,7 @@ def copy(given: Namespace) -> int:
         return 0
     target_options = dict(given.target_options)
     if "format" not in target_options:
+        refuse_folder_for_store(given.source, given.target)
         _core.format_of(to_uri(given.target))  # raises for the names of other formats
     hashes, same = _like(given.source, options, given.target)
     convert(

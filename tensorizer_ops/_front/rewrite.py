@@ -123,7 +123,7 @@ def convert_changed(
             "a PyTorch checkpoint is read without options and without a key"
         )
     if "format" not in (target_options or {}):
-        _refuse_folder_for_store(source, target)
+        refuse_folder_for_store(source, target)
     tensors, notes = torch_files.load(found, entry)
     for text in notes:
         tell(text)
@@ -223,7 +223,7 @@ def _rewrite(
     changes: Changes = _NO_CHANGES,
 ) -> None:
     if "format" not in (target_options or {}):
-        _refuse_folder_for_store(source, target)
+        refuse_folder_for_store(source, target)
     reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
     given = as_text(target_options or {})
     with reported(reader, progress):
@@ -237,7 +237,7 @@ def _rewrite(
         )
 
 
-def _refuse_folder_for_store(source: Target, target: Target) -> None:
+def refuse_folder_for_store(source: Target, target: Target) -> None:
     """Refuse to write a folder's model to what may be meant as a folder of a store."""
     folder = local_path(source)
     if folder is None or not os.path.isdir(folder):

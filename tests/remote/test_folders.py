@@ -259,6 +259,14 @@ def test_lists_that_are_none(tmp_path: Path) -> None:
         assert why in run("download", tmp_path, tmp_path / "back", status=3).stderr
 
 
+@pytest.mark.parametrize("command", ["copy", "convert"])
+def test_a_folder_is_not_one_object(folder: Path, s3: S3, tmp_path: Path, command: str) -> None:
+    (folder / "plain.safetensors").unlink()
+    error = run(command, folder, URI, *words(s3.options()), status=2).stderr
+    assert "tensorizer-ops upload copies all files of a folder" in error
+    assert not s3.objects()
+
+
 def test_a_download_of_nothing_says_why(s3: S3, tmp_path: Path) -> None:
     wrong = words(s3.options(s3_secret_access_key="another"))
     assert "SignatureDoesNotMatch" in run("download", URI, tmp_path, *wrong, status=3).stderr
