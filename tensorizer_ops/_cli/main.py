@@ -21,7 +21,7 @@ from tensorizer_ops._cli.parsers import (
     make_parser,
 )
 
-# What messages of the library call the arguments of its functions, and what the command calls them.
+# The names of arguments in messages of the library, and those that the command has for them.
 _ARGUMENTS = {
     "name one with the option 'key'": "give --key-file or --passphrase-file",
     "entry=": "--entry",

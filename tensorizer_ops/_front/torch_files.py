@@ -17,7 +17,7 @@ from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.targets import Target, local_path
 
 _INDEX = "pytorch_model.bin.index.json"
-# What a folder is read as if it has such a file.
+# A folder with a file that ends so is read as a `.tensors` or safetensors model.
 _FIRST = (".tensors", ".safetensors", ".safetensors.index.json")
 ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".bin.index.json")
 # Where trainers put the weights, next to those of the optimizer and others.

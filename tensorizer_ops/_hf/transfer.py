@@ -36,7 +36,7 @@ from tensorizer_ops._hf.files import (
 LIST = "SHA256SUMS"
 _INCOMPLETE = "# incomplete: "
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-# What a download that was killed leaves.
+# The names of files that a killed download leaves behind.
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
 _MODEL_FILES = (".tensors", ".safetensors")
 # Bytes that are read at a time, and those that are fetched ahead; requests for small files.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import filecmp
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 import tensorizer_ops
-from local_servers.azure_server import Azure, azure_server
+from local_servers.azure_server import Azure
 from local_servers.hub_server import Repository, hub_server
-from local_servers.s3_server import S3, s3_server
+from local_servers.s3_server import S3
 from support.ranks import TENSORS, run_ranks
 from support.samples import assert_same
 from support.shards import write_shards
@@ -97,18 +96,6 @@ def test_the_files_are_those_of_one_process(tmp_path: Path, how: dict[str, Any])
     for count in (2, 4):
         verify = how.get("hashes", "all")  # "none", if there are none
         run_ranks(tmp_path / f"load{count}", LOADED, ours, "{}", verify, count=count)
-
-
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3]:
-    with s3_server(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
-        yield server
 
 
 @pytest.mark.parametrize("place", ["s3", "azure"])

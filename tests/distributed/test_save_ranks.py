@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import Azure, azure_server
-from local_servers.s3_server import S3, s3_server
+from local_servers.azure_server import Azure
+from local_servers.s3_server import S3
 from support.ranks import TENSORS, run_ranks
 from tensorizer_ops import errors
 
@@ -51,18 +50,6 @@ def test_the_file_is_that_of_one_process(
     assert path.read_bytes() == one.read_bytes()
     assert path.stat().st_mode == one.stat().st_mode
     assert sorted(os.listdir(tmp_path)) == sorted([path.name, one.name, "ranks"])
-
-
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3]:
-    with s3_server(tmp_path) as server:
-        yield server
-
-
-@pytest.fixture
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
-        yield server
 
 
 # Three tensors of more than a part of an upload (8 MiB) or less.

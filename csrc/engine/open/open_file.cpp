@@ -137,7 +137,7 @@ std::shared_ptr<WholeFilesSource> OpenFile::source_of_whole(std::span<const Load
   std::vector<bool> loaded(catalogue_->entries().size());
   for (const LoadItem& item : items) {
     const Entry& entry = catalogue_->entries()[item.entry];
-    // What has arrived of a tensor is used before the rest is there.
+    // Tensors that report their arrival are used before all bytes have been hashed.
     if (!is_whole(item, entry) || item.arrived != nullptr || loaded[item.entry]) continue;
     loaded[item.entry] = true;
     left -= entry.data_size;

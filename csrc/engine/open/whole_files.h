@@ -39,9 +39,9 @@ std::optional<WholeFile> whole_file(Source& file, ConstBytes head);
 // Throws HashMismatch if a server keeps a digest of the file, and `bytes` do not have it.
 void check_whole(Source& file, ConstBytes bytes);
 
-// What another source is, for one load that reads every byte behind the heads once. The bytes are
-// hashed in the order of their file: a read that comes early is held up until those before it have
-// been hashed. Reads must start in the order of the file.
+// Hashes the bytes of another source while one load reads every byte behind the heads once. The
+// bytes are hashed in the order of their file: a read that comes early is held up until those
+// before it have been hashed. Reads must start in the order of the file.
 class WholeFilesSource final : public ForwardingSource {
  public:
   WholeFilesSource(std::shared_ptr<Source> source, std::vector<WholeFile> files)

@@ -13,7 +13,7 @@
 
 namespace tensorizer {
 
-// What the new file has of the tensors.
+// How the tensors of the new file differ from those of the original.
 struct TensorChanges {
   // The new name of each tensor that it has; null for all, under their own names.
   std::optional<std::unordered_map<std::string, std::string>> names{};
