@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 // Changes when a function does.
-#define TENSORIZER_CUDA_VERSION 2
+#define TENSORIZER_CUDA_VERSION 3
 
 struct tensorizer_cuda_bytes {
   const void* data;
@@ -31,16 +31,26 @@ int tensorizer_cuda_sha256_chunks(int device, void* stream,
 // Writes the CRC32 of the data, 4 bytes.
 int tensorizer_cuda_crc32(int device, void* stream, const void* data, uint64_t size, void* crc32);
 
-// Decrypts the data in place, which is encrypted in chunks: XSalsa20 and Poly1305, as libsodium's
-// crypto_secretbox_detached, with the nonce of the first chunk counted up. `key` (32 bytes) and
-// `nonce` (24) are memory of the host, and are copied. `macs` has 16 bytes for each chunk. Writes a
-// byte to `wrong` for each chunk: 1 if its MAC is wrong, and then leaves the chunk as it is.
-// `state` is scratch memory of tensorizer_cuda_state_size() bytes.
-int tensorizer_cuda_decrypt(int device, void* stream, void* data, uint64_t size, uint64_t chunk,
-                            const void* key, const void* nonce, const void* macs, void* state,
-                            void* wrong);
+// Data that is encrypted in chunks: XSalsa20 and Poly1305, as libsodium's
+// crypto_secretbox_detached. The last chunk may be shorter.
+struct tensorizer_cuda_encrypted {
+  void* data;
+  uint64_t size;
+  uint64_t chunk;
+  const void* key;    // 32 bytes of the host
+  const void* nonce;  // 24 bytes of the host: the nonce of the first chunk, which counts up
+};
 
-// Returns the bytes of `state` for data of so many chunks.
+// Decrypts `count` pieces in place. `pieces`, keys and nonces are memory of the host, and are
+// copied. `macs` has 16 bytes for each chunk of each piece. Writes a byte to `wrong` for each
+// chunk: 1 if its MAC is wrong, and then leaves the chunk as it is. `state` is scratch memory of
+// tensorizer_cuda_state_size() bytes, and is filled with zeros at the end. All pieces are decrypted
+// by the same few launches, but for a short one for every few dozen pieces.
+int tensorizer_cuda_decrypt(int device, void* stream,
+                            const struct tensorizer_cuda_encrypted* pieces, uint64_t count,
+                            const void* macs, void* state, void* wrong);
+
+// Returns the bytes of `state` for so many chunks.
 uint64_t tensorizer_cuda_state_size(uint64_t chunks);
 
 int tensorizer_cuda_version(void);

@@ -2,6 +2,8 @@
 // start them.
 #include <cuda_runtime.h>
 
+#include <cstring>
+
 #include "cuda/crc32.h"
 #include "cuda/interface.h"
 #include "cuda/poly1305.h"
@@ -79,8 +81,27 @@ __global__ void crc32_end_kernel(std::uint64_t size, std::uint32_t* sum) {
   *sum = crc32_of(*sum, size);
 }
 
+// A piece to decrypt, and the number of its first chunk among those of all pieces.
+struct EncryptedPiece {
+  std::uint8_t* data;
+  std::uint64_t size;
+  std::uint64_t chunk;
+  std::uint64_t first;
+  std::uint64_t chunks;
+  std::uint8_t key[32];
+  std::uint8_t nonce[24];
+};
+
+// The arguments of a launch are at most 4 KiB.
+constexpr int kMostEncrypted = 4000 / sizeof(EncryptedPiece);
+struct EncryptedPieces {
+  EncryptedPiece of[kMostEncrypted];
+};
+
 // The state of one chunk, which the kernels of one call share.
 struct ChunkState {
+  std::uint8_t* data;
+  std::uint64_t size;
   SalsaKey key;
   std::uint8_t nonce[8];  // its last bytes
   std::uint8_t poly_key[32];
@@ -90,35 +111,31 @@ struct ChunkState {
   std::uint32_t right;  // whether the MAC is
 };
 
-struct Keys {
-  std::uint8_t key[32];
-  std::uint8_t nonce[24];
-};
-
-// The data of a cipher, and its chunks.
-struct Chunks {
-  std::uint64_t size;
-  std::uint64_t chunk;
-  std::uint64_t count;
-
-  TENSORIZER_BOTH std::uint64_t size_of(std::uint64_t number) const {
-    const std::uint64_t left = size - number * chunk;
-    return left < chunk ? left : chunk;
-  }
-};
-
-__global__ void start_kernel(Keys keys, Chunks chunks, ChunkState* states) {
+// Splits pieces into chunks. blockIdx.y is the piece. The other kernels run once for all pieces of
+// a call, because kernels of a stream run one after another.
+__global__ void chunks_kernel(EncryptedPieces pieces, ChunkState* states) {
+  const EncryptedPiece& piece = pieces.of[blockIdx.y];
   const std::uint64_t number = thread_number();
-  if (number >= chunks.count) return;
-  ChunkState& state = states[number];
+  if (number >= piece.chunks) return;
+  ChunkState& state = states[piece.first + number];
+  const std::uint64_t left = piece.size - number * piece.chunk;
+  state.data = piece.data + number * piece.chunk;
+  state.size = left < piece.chunk ? left : piece.chunk;
+  std::uint8_t nonce[24];
   std::uint64_t carry = number;
   for (int i = 0; i < 24; ++i) {
-    carry += keys.nonce[i];
-    keys.nonce[i] = static_cast<std::uint8_t>(carry);
+    carry += piece.nonce[i];
+    nonce[i] = static_cast<std::uint8_t>(carry);
     carry >>= 8;
   }
-  state.key = xsalsa_key(keys.key, keys.nonce);
-  for (int i = 0; i < 8; ++i) state.nonce[i] = keys.nonce[16 + i];
+  state.key = xsalsa_key(piece.key, nonce);
+  for (int i = 0; i < 8; ++i) state.nonce[i] = nonce[16 + i];
+}
+
+__global__ void start_kernel(std::uint64_t chunks, ChunkState* states) {
+  const std::uint64_t number = thread_number();
+  if (number >= chunks) return;
+  ChunkState& state = states[number];
   std::uint32_t stream[16];
   xsalsa_block(state.key, state.nonce, 0, stream);
   for (int i = 0; i < 8; ++i) store_le32(state.poly_key + 4 * i, stream[i]);
@@ -128,15 +145,14 @@ __global__ void start_kernel(Keys keys, Chunks chunks, ChunkState* states) {
 }
 
 // blockIdx.y is the chunk.
-__global__ void sum_kernel(const std::uint8_t* data, Chunks chunks, std::uint64_t first,
-                           ChunkState* states) {
-  const std::uint64_t number = first + blockIdx.y;
-  ChunkState& state = states[number];
-  const std::uint64_t size = chunks.size_of(number);
+__global__ void sum_kernel(ChunkState* states) {
+  ChunkState& state = states[blockIdx.y];
+  const std::uint64_t blocks = poly_blocks(state.size);
+  // Other chunks are larger. All threads of a block return, because lanes wait for one another.
+  if ((thread_number() - threadIdx.x) * kPolyRun >= blocks) return;
   PolyNumber sum = {{0, 0, 0, 0, 0}};
-  if (thread_number() * kPolyRun < poly_blocks(size)) {
-    sum = poly_of_run(state.r, state.powers, data + number * chunks.chunk, size, kPolyRun,
-                      thread_number());
+  if (thread_number() * kPolyRun < blocks) {
+    sum = poly_of_run(state.r, state.powers, state.data, state.size, kPolyRun, thread_number());
   }
   for (int i = 0; i < 5; ++i) {
     std::uint32_t digit = sum.digits[i];  // the sum of kLanes fits
@@ -147,10 +163,10 @@ __global__ void sum_kernel(const std::uint8_t* data, Chunks chunks, std::uint64_
   }
 }
 
-__global__ void mac_kernel(Chunks chunks, ChunkState* states, const std::uint8_t* macs,
+__global__ void mac_kernel(std::uint64_t chunks, ChunkState* states, const std::uint8_t* macs,
                            std::uint8_t* wrong) {
   const std::uint64_t number = thread_number();
-  if (number >= chunks.count) return;
+  if (number >= chunks) return;
   ChunkState& state = states[number];
   std::uint64_t sums[5];
   for (int i = 0; i < 5; ++i) sums[i] = state.sums[i];
@@ -163,14 +179,12 @@ __global__ void mac_kernel(Chunks chunks, ChunkState* states, const std::uint8_t
 }
 
 // blockIdx.y is the chunk.
-__global__ void stream_kernel(std::uint8_t* data, Chunks chunks, std::uint64_t first,
-                              const ChunkState* states) {
-  const std::uint64_t number = first + blockIdx.y;
-  const ChunkState& state = states[number];
-  const std::uint64_t size = chunks.size_of(number);
+__global__ void stream_kernel(ChunkState* states) {
+  const ChunkState& state = states[blockIdx.y];
+  std::uint8_t* const data = state.data;
+  const std::uint64_t size = state.size;
   if (state.right == 0 || thread_number() >= xsalsa_blocks(size)) return;
-  std::uint8_t* const bytes = data + number * chunks.chunk;
-  xsalsa_part(state.key, state.nonce, thread_number(), bytes, bytes, size);
+  xsalsa_part(state.key, state.nonce, thread_number(), data, data, size);
 }
 
 unsigned blocks_for(std::uint64_t threads) {
@@ -179,40 +193,47 @@ unsigned blocks_for(std::uint64_t threads) {
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-Keys keys_of(const void* key, const void* nonce) {
-  Keys keys;
-  for (int i = 0; i < 32; ++i) keys.key[i] = static_cast<const std::uint8_t*>(key)[i];
-  for (int i = 0; i < 24; ++i) keys.nonce[i] = static_cast<const std::uint8_t*>(nonce)[i];
-  return keys;
+// The number of chunks of a call, and the size of the largest one.
+struct Chunks {
+  std::uint64_t count;
+  std::uint64_t largest;
+};
+
+Chunks start_chunks(const tensorizer_cuda_encrypted* pieces, std::uint64_t count,
+                    ChunkState* states, cudaStream_t stream) {
+  Chunks all = {0, 0};
+  for (std::uint64_t i = 0; i < count;) {
+    EncryptedPieces launched;
+    unsigned filled = 0;
+    std::uint64_t most = 0;
+    for (; i < count && filled < kMostEncrypted; ++i, ++filled) {
+      const auto [data, size, chunk, key, nonce] = pieces[i];
+      const std::uint64_t chunks = (size + chunk - 1) / chunk;
+      EncryptedPiece& piece = launched.of[filled];
+      piece = {static_cast<std::uint8_t*>(data), size, chunk, all.count, chunks, {}, {}};
+      std::memcpy(piece.key, key, sizeof(piece.key));
+      std::memcpy(piece.nonce, nonce, sizeof(piece.nonce));
+      const std::uint64_t largest = size < chunk ? size : chunk;
+      if (largest > all.largest) all.largest = largest;
+      if (chunks > most) most = chunks;
+      all.count += chunks;
+    }
+    if (most == 0) continue;
+    const dim3 grid(blocks_for(most), filled);
+    chunks_kernel<<<grid, kThreads, 0, stream>>>(launched, states);
+  }
+  return all;
 }
 
-Chunks chunks_of(std::uint64_t size, std::uint64_t chunk) {
-  return {size, chunk, (size + chunk - 1) / chunk};
-}
-
-// Calls `start` with a grid for the chunks from a number on, which has `threads` for each.
-template <typename Start>
-void for_chunks(const Chunks& chunks, std::uint64_t threads, const Start& start) {
+// Starts a kernel with so many threads for each chunk.
+void start_for_chunks(void (*kernel)(ChunkState*), std::uint64_t threads, const Chunks& chunks,
+                      ChunkState* states, cudaStream_t stream) {
   for (std::uint64_t first = 0; first < chunks.count; first += kGridHeight) {
     const std::uint64_t left = chunks.count - first;
     const std::uint64_t count = left < kGridHeight ? left : kGridHeight;
-    start(dim3(blocks_for(threads), static_cast<unsigned>(count)), first);
+    const dim3 grid(blocks_for(threads), static_cast<unsigned>(count));
+    kernel<<<grid, kThreads, 0, stream>>>(states + first);
   }
-}
-
-void start_sums(const std::uint8_t* data, const Chunks& chunks, ChunkState* states,
-                cudaStream_t stream) {
-  const std::uint64_t blocks = poly_blocks(chunks.size_of(0));
-  for_chunks(chunks, (blocks + kPolyRun - 1) / kPolyRun, [&](dim3 grid, std::uint64_t first) {
-    sum_kernel<<<grid, kThreads, 0, stream>>>(data, chunks, first, states);
-  });
-}
-
-void start_streams(std::uint8_t* data, const Chunks& chunks, const ChunkState* states,
-                   cudaStream_t stream) {
-  for_chunks(chunks, xsalsa_blocks(chunks.size_of(0)), [&](dim3 grid, std::uint64_t first) {
-    stream_kernel<<<grid, kThreads, 0, stream>>>(data, chunks, first, states);
-  });
 }
 
 // Overwrites the keys.
@@ -268,21 +289,21 @@ int tensorizer_cuda_crc32(int device, void* stream, const void* data, uint64_t s
   return cudaGetLastError();
 }
 
-int tensorizer_cuda_decrypt(int device, void* stream, void* data, uint64_t size, uint64_t chunk,
-                            const void* key, const void* nonce, const void* macs, void* state,
-                            void* wrong) {
+int tensorizer_cuda_decrypt(int device, void* stream, const tensorizer_cuda_encrypted* pieces,
+                            uint64_t count, const void* macs, void* state, void* wrong) {
   if (const cudaError_t error = cudaSetDevice(device)) return error;
-  if (size == 0) return cudaSuccess;
   const cudaStream_t on = stream_of(stream);
-  const Chunks chunks = chunks_of(size, chunk);
   auto* const states = static_cast<ChunkState*>(state);
-  auto* const bytes = static_cast<std::uint8_t*>(data);
+  const Chunks chunks = start_chunks(pieces, count, states, on);
+  if (chunks.count == 0) return cudaSuccess;
   const unsigned blocks = blocks_for(chunks.count);
-  start_kernel<<<blocks, kThreads, 0, on>>>(keys_of(key, nonce), chunks, states);
-  start_sums(bytes, chunks, states, on);
-  mac_kernel<<<blocks, kThreads, 0, on>>>(chunks, states, static_cast<const std::uint8_t*>(macs),
+  start_kernel<<<blocks, kThreads, 0, on>>>(chunks.count, states);
+  const std::uint64_t runs = (poly_blocks(chunks.largest) + kPolyRun - 1) / kPolyRun;
+  start_for_chunks(sum_kernel, runs, chunks, states, on);
+  mac_kernel<<<blocks, kThreads, 0, on>>>(chunks.count, states,
+                                          static_cast<const std::uint8_t*>(macs),
                                           static_cast<std::uint8_t*>(wrong));
-  start_streams(bytes, chunks, states, on);
+  start_for_chunks(stream_kernel, xsalsa_blocks(chunks.largest), chunks, states, on);
   return forget(states, chunks, on);
 }
 

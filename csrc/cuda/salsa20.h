@@ -83,18 +83,20 @@ TENSORIZER_BOTH inline void xsalsa_part(const SalsaKey& key, const std::uint8_t*
   std::uint32_t block[16];
   xsalsa_block(key, nonce, number, block);
   const int first = number == 0 ? kSalsaSkipped : 0;
-  const std::uint64_t at = number * kSalsaBlock + first - kSalsaSkipped;
-  for (int i = first; i < kSalsaBlock; i += 4) {
-    const std::uint64_t place = at + (i - first);
-    if (size - place >= 4) {
+  // Unrolled, so that the block stays in registers.
+#ifdef TENSORIZER_ON_DEVICE
+#pragma unroll
+#endif
+  for (int i = 0; i < kSalsaBlock; i += 4) {
+    if (i < first) continue;
+    const std::uint64_t place = number * kSalsaBlock + i - kSalsaSkipped;
+    if (place + 4 <= size) {
       store_le32(out + place, load_le32(data + place) ^ block[i / 4]);
       continue;
     }
-    for (std::uint64_t left = 0; place + left < size; ++left) {
-      const auto byte = static_cast<std::uint8_t>(block[i / 4] >> (8 * left));
-      out[place + left] = data[place + left] ^ byte;
+    for (std::uint64_t at = place; at < size; ++at) {
+      out[at] = data[at] ^ static_cast<std::uint8_t>(block[i / 4] >> (8 * (at - place)));
     }
-    return;
   }
 }
 

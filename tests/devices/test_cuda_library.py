@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 
 from support.process import ROOT
-from support.raw_crypt import next_nonce, secretbox
+from support.raw_crypt import MAC_SIZE, next_nonce, secretbox
 
 # All of them use one library, which a worker builds.
 pytestmark = pytest.mark.xdist_group("cuda library")
 
-KEY, NONCE = bytes(range(32)), bytes([254] * 23 + [1])
 SIZES = (0, 1, 63, 64, 1000, 4096, 4097, 70_001, 300_000)
 
 
@@ -89,43 +88,74 @@ def test_crc32(library: ctypes.CDLL) -> None:
         assert found.value == zlib.crc32(data)
 
 
-def sealed(data: bytes, chunk: int) -> tuple[bytes, bytes]:
-    """Return the ciphertext and the MACs of all chunks, by libsodium."""
-    chunks = [data[at : at + chunk] for at in range(0, len(data), chunk)]
-    boxes = [secretbox(KEY, next_nonce(NONCE, i), plain) for i, plain in enumerate(chunks)]
-    return b"".join(out for out, _ in boxes), b"".join(mac for _, mac in boxes)
+class Encrypted(ctypes.Structure):
+    _fields_ = [
+        *(("data", ctypes.c_void_p), ("size", ctypes.c_uint64), ("chunk", ctypes.c_uint64)),
+        *(("key", ctypes.c_char_p), ("nonce", ctypes.c_char_p)),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("size", "chunk"),
-    [(0, 100), (1, 100), (99, 100), (2501, 100), (9001, 4096), (100_003, 4096), (100_003, 1 << 20)],
-)
-def test_decryption(library: ctypes.CDLL, size: int, chunk: int) -> None:
-    data = data_of(size)
-    ciphertext, macs = sealed(data, chunk)
-    count = -(-size // chunk)
-    state = ctypes.create_string_buffer(max(library.tensorizer_cuda_state_size(count), 1))
+class Sealed:
+    """A piece of random bytes, encrypted by libsodium with a key and a nonce of its own."""
 
-    def decrypt(ciphertext: bytes) -> tuple[bytes, list[int]]:
-        memory = ctypes.create_string_buffer(ciphertext, size + 1)
-        wrong = ctypes.create_string_buffer(b"\x77" * count, count + 1)
-        given = (memory, size, chunk, KEY, NONCE, macs, state, wrong)
-        assert call(library, "decrypt", *given) == 0
-        assert not any(state.raw), "keys are left"
-        return memory.raw[:size], list(wrong.raw[:count])
+    def __init__(self, number: int, size: int, chunk: int) -> None:
+        data = data_of(size)
+        self.chunk = chunk
+        self.key = bytes(range(number, number + 32))
+        self.nonce = bytes([254] * 22 + [number, 1])
+        self.plain = [data[at : at + chunk] for at in range(0, size, chunk)]
+        boxes = [
+            secretbox(self.key, next_nonce(self.nonce, i), plain)
+            for i, plain in enumerate(self.plain)
+        ]
+        self.chunks = [out for out, _ in boxes]
+        self.macs = [mac for _, mac in boxes]
 
-    assert decrypt(ciphertext) == (data, [0] * count)
-    if size == 0:
-        return
-    # Damage in the last two chunks: they stay as they are.
-    damaged = bytearray(ciphertext)
-    places = sorted({max(size - 1 - chunk, 0), size - 1})
-    for place in places:
-        damaged[place] ^= 1
-    found, wrong = decrypt(bytes(damaged))
-    assert [i for i in range(count) if wrong[i]] == sorted({place // chunk for place in places})
-    begin = places[0] // chunk * chunk
-    assert found == data[:begin] + bytes(damaged[begin:])
+
+def decrypt(library: ctypes.CDLL, pieces: list[Sealed]) -> tuple[list[bytes], list[int]]:
+    """Decrypt pieces in one call. Return their bytes, and which chunks have a wrong MAC."""
+    contents = [b"".join(piece.chunks) for piece in pieces]
+    memories = [ctypes.create_string_buffer(content) for content in contents]  # and a zero
+    given = (Encrypted * len(pieces))(
+        *(
+            Encrypted(
+                ctypes.addressof(memory), len(memory) - 1, piece.chunk, piece.key, piece.nonce
+            )
+            for piece, memory in zip(pieces, memories, strict=True)
+        )
+    )
+    macs = b"".join(mac for piece in pieces for mac in piece.macs)
+    count = len(macs) // MAC_SIZE
+    state = ctypes.create_string_buffer(b"\x55" * library.tensorizer_cuda_state_size(count))
+    wrong = ctypes.create_string_buffer(b"\x77" * count)
+    assert call(library, "decrypt", given, len(pieces), macs, state, wrong) == 0
+    assert not any(state.raw), "keys are left"
+    assert all(memory.raw[-1] == 0 for memory in memories)
+    return [memory.raw[:-1] for memory in memories], list(wrong.raw[:count])
+
+
+SHAPES = [(0, 100), (1, 100), (99, 100), (100, 100), (2501, 100), (9001, 4096), (100_003, 4096)]
+SHAPES += [(100_003, 1 << 20), (0, 1)]
+# More pieces than a launch has room for, and then as many that are empty.
+MANY = [*((size, 9 + size % 9) for size in range(45)), *[(0, 8)] * 45]
+
+
+@pytest.mark.parametrize("shapes", [[], *([shape] for shape in SHAPES), SHAPES, MANY])
+def test_decryption(library: ctypes.CDLL, shapes: list[tuple[int, int]]) -> None:
+    pieces = [Sealed(i, size, chunk) for i, (size, chunk) in enumerate(shapes)]
+    chunks = [(piece, i) for piece in pieces for i in range(len(piece.chunks))]
+    expected = [0] * len(chunks)
+    assert decrypt(library, pieces) == ([b"".join(piece.plain) for piece in pieces], expected)
+    # Damaged chunks, and those of a wrong MAC, stay as they are.
+    for number in {*range(1, len(chunks), 7), *range(len(chunks))[-2:]}:
+        piece, i = chunks[number]
+        if number % 2:
+            piece.chunks[i] = piece.chunks[i][:-1] + bytes([piece.chunks[i][-1] ^ 1])
+        else:
+            piece.macs[i] = bytes(MAC_SIZE)
+        piece.plain[i] = piece.chunks[i]
+        expected[number] = 1
+    assert decrypt(library, pieces) == ([b"".join(piece.plain) for piece in pieces], expected)
 
 
 def test_errors_and_the_version(library: ctypes.CDLL) -> None:

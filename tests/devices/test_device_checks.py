@@ -13,6 +13,7 @@ import torch
 
 import tensorizer_ops
 from support import sim_device as sim
+from support.raw_crypt import MAC_SIZE, next_nonce, secretbox
 from support.samples import same, sample
 from support.scripted import Asked, ScriptedServer, scripted
 from tensorizer_ops.errors import Crypto, HashMismatch, OutOfMemory
@@ -101,6 +102,35 @@ def test_encrypted_files_are_decrypted_on_the_device(
     ops.save(path, tensors, hashes="sha256", options={"key": "named:codec"})
     assert_loaded(path, tensors, options=ENCRYPTED)
     assert sim.counter("codec.ciphers") == 2 * ON_DEVICE
+
+
+def test_one_call_decrypts_with_several_keys() -> None:
+    def as_tensor(content: bytes) -> torch.Tensor:
+        return torch.tensor(list(content), dtype=torch.uint8)
+
+    shapes = [(1, 100), (250, 100), (0, 100), (300, 100), (1000, 333)]
+    plain = [bytes([i]) * size for i, (size, _) in enumerate(shapes)]
+    keys = [bytes([i] * 32) for i in range(len(shapes))]
+    nonces = [bytes([255 - i] * 24) for i in range(len(shapes))]
+    boxes = [
+        [
+            secretbox(key, next_nonce(nonce, n), whole[n * chunk :][:chunk])
+            for n in range(-(-size // chunk))
+        ]
+        for (size, chunk), whole, key, nonce in zip(shapes, plain, keys, nonces, strict=True)
+    ]
+    boxes[1][2] = (boxes[1][2][0], bytes(MAC_SIZE))
+    data = [as_tensor(b"".join(out for out, _ in each)).to("sim") for each in boxes]
+    wrong = torch.ops.tensorizer_device.decrypt(
+        data,
+        [chunk for _, chunk in shapes],
+        [as_tensor(key) for key in keys],
+        [as_tensor(nonce) for nonce in nonces],
+        [as_tensor(b"".join(mac for _, mac in each)) for each in boxes],
+    )
+    assert wrong.tolist() == [0, 0, 0, 1, *[0] * 7]
+    plain[1] = plain[1][:200] + boxes[1][2][0]
+    assert [bytes(each.tolist()) for each in data] == plain
 
 
 def test_the_digest_of_an_encrypted_model(path: str, tensors: dict[str, torch.Tensor]) -> None:

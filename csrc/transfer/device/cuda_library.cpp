@@ -115,29 +115,24 @@ at::Tensor upload(const Place& place, at::TensorList bytes, std::int64_t size) {
 at::Tensor decrypt(const CudaLibrary& library, at::TensorList data, at::IntArrayRef chunks,
                    at::TensorList keys, at::TensorList nonces, at::TensorList macs) {
   const Place place(data);
+  std::vector<tensorizer_cuda_encrypted> pieces;
+  pieces.reserve(data.size());
   std::int64_t all = 0;
-  std::int64_t most = 0;
   for (std::size_t i = 0; i < data.size(); ++i) {
     const std::int64_t own = chunks_of(data[i], chunks[i]);
     TORCH_CHECK(macs[i].numel() == own * kMacSize, "each chunk needs a MAC of 16 bytes");
+    pieces.push_back({data[i].mutable_data_ptr(), data[i].nbytes(),
+                      static_cast<std::uint64_t>(chunks[i]), keys[i].const_data_ptr(),
+                      nonces[i].const_data_ptr()});
     all += own;
-    most = std::max(most, own);
   }
   const at::Tensor macs_there = upload(place, macs, all * kMacSize);
   at::Tensor wrong = place.empty({all});
-  const at::Tensor state = place.empty(
-      {static_cast<std::int64_t>(library.state_size(static_cast<std::uint64_t>(most)))});
-  std::int64_t done = 0;
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    const auto part = [&](const at::Tensor& of, std::int64_t unit) {
-      return static_cast<std::byte*>(of.mutable_data_ptr()) + done * unit;
-    };
-    library.check(library.decrypt(
-        place.device.index(), place.stream, data[i].mutable_data_ptr(), data[i].nbytes(),
-        static_cast<std::uint64_t>(chunks[i]), keys[i].const_data_ptr(), nonces[i].const_data_ptr(),
-        part(macs_there, kMacSize), state.mutable_data_ptr(), part(wrong, 1)));
-    done += chunks_of(data[i], chunks[i]);
-  }
+  const at::Tensor state =
+      place.empty({static_cast<std::int64_t>(library.state_size(static_cast<std::uint64_t>(all)))});
+  library.check(library.decrypt(place.device.index(), place.stream, pieces.data(), pieces.size(),
+                                macs_there.const_data_ptr(), state.mutable_data_ptr(),
+                                wrong.mutable_data_ptr()));
   return wrong;
 }
 

@@ -144,22 +144,32 @@ int tensorizer_cuda_sha256_chunks(int number, void* stream, const tensorizer_cud
   return 0;
 }
 
-int tensorizer_cuda_decrypt(int number, void* stream, void* data, uint64_t size, uint64_t chunk,
-                            const void* key, const void* nonce, const void* macs, void* state,
-                            void* wrong) {
-  Cipher cipher{};
-  std::memcpy(cipher.key.data(), key, cipher.key.size());
-  std::memcpy(cipher.nonce.data(), nonce, cipher.nonce.size());
-  const std::uint64_t count = chunks_of(size, chunk);
-  const std::vector<DeviceBytes> used = {
-      {data, size}, {macs, count * device::kPolyMac}, {state, count * kStateSize}, {wrong, count}};
-  return queue(Counter::OwnCiphers, number, stream, used, [=] {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const std::uint64_t at = i * chunk;
-      seen(wrong)[i] = !decrypt_chunk(cipher, i, seen(data) + at, std::min(chunk, size - at),
-                                      seen(macs) + i * device::kPolyMac);
-    }
-  });
+int tensorizer_cuda_decrypt(int number, void* stream, const tensorizer_cuda_encrypted* pieces,
+                            uint64_t count, const void* macs, void* state, void* wrong) {
+  std::uint64_t first = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto [data, size, chunk, key, nonce] = pieces[i];
+    Cipher cipher{};
+    std::memcpy(cipher.key.data(), key, cipher.key.size());
+    std::memcpy(cipher.nonce.data(), nonce, cipher.nonce.size());
+    const std::uint64_t chunks = chunks_of(size, chunk);
+    const auto* const own_macs = static_cast<const std::uint8_t*>(macs) + first * device::kPolyMac;
+    auto* const own_wrong = static_cast<std::uint8_t*>(wrong) + first;
+    const std::vector<DeviceBytes> used = {
+        {data, size},
+        {own_macs, chunks * device::kPolyMac},
+        {static_cast<std::uint8_t*>(state) + first * kStateSize, chunks * kStateSize},
+        {own_wrong, chunks}};
+    queue(Counter::OwnCiphers, number, stream, used, [=] {
+      for (std::uint64_t at = 0; at < size; at += chunk) {
+        const std::uint64_t n = at / chunk;
+        seen(own_wrong)[n] = !decrypt_chunk(cipher, n, seen(data) + at, std::min(chunk, size - at),
+                                            seen(own_macs) + n * device::kPolyMac);
+      }
+    });
+    first += chunks;
+  }
+  return 0;
 }
 
 uint64_t tensorizer_cuda_state_size(uint64_t chunks) { return chunks * kStateSize; }

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <cassert>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -53,6 +54,7 @@ inline thread_local dim3 threadIdx;
 
 template <typename Kernel, typename... Arguments>
 void host_hip::launch(Kernel kernel, dim3 grid, dim3 threads, Arguments... arguments) {
+  assert(grid.x > 0 && grid.y > 0);  // a device returns an error
   Block shared(threads.x);
   std::vector<std::thread> running;
   for (unsigned thread = 0; thread < threads.x; ++thread) {
