@@ -220,6 +220,7 @@ check-wheels: $(STAMPS)/wheels | test-packages
 gpu-bundle: cuda $(STAMPS)/wheels | test-packages
 	@rm -rf dist
 	@$(BIN)/python tools/build_wheels.py --only-here
+	@$(BIN)/python tools/build_cuda.py --program benchmarks/local/read_and_copy.cu build/read_and_copy
 	@$(BIN)/python tools/gpu/bundle.py dist/*.whl dist/gpu
 
 gpu-peers: $(STAMPS)/torch

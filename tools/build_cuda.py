@@ -1,9 +1,11 @@
-"""Builds libtensorizer_ops_cuda.so with a CUDA toolkit: build_cuda.py FOLDER | --check
+"""Builds libtensorizer_ops_cuda.so with a CUDA toolkit.
+
+    build_cuda.py FOLDER | --check | --program SOURCE TARGET
 
 The toolkit is CUDA_HOME, or the one whose nvcc is on the PATH, or that of the packages in
 ``tools/requirements-cuda.txt``. ``setup.py`` does the same if there is one. The library serves
 every torch, and needs a driver of NVIDIA only when it is used. ``--check`` says whether there is a
-toolkit.
+toolkit, and ``--program`` builds another program with it.
 """
 
 from __future__ import annotations
@@ -70,7 +72,12 @@ def main() -> None:
         sys.exit(toolkit is None)
     if toolkit is None:
         sys.exit("there is no nvcc: set CUDA_HOME, or install tools/requirements-cuda.txt")
-    build(toolkit, Path(sys.argv[1]))
+    if sys.argv[1] == "--program":
+        source, target = sys.argv[2:]
+        nvcc = toolkit / "bin" / "nvcc"
+        subprocess.run([nvcc, "-std=c++20", "-O2", "-o", target, source], check=True)
+    else:
+        build(toolkit, Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
 """Compares loads onto a device and saves from it with other libraries and with the limit.
 
     python -m benchmarks.local.gpu [--quick] [--size GIB] [--workloads large] [--directory FOLDER]
+        [--only-loads]
 
 The files are in the page cache, one at a time. The limit, which no loader can beat, is a copy from
 pinned memory that is already allocated to tensors of the same shapes; it is measured beside every
-file. A load ends when its values are on the device; every loaded byte is compared with the
-original, outside of the timing. A library that is not installed, or does not support the device,
-gets a row that says so. GB are 10^9 bytes.
+file. Where the program `read_and_copy` has been built from read_and_copy.cu, what a loop of reads
+and copies takes for the file is another limit. A load ends when its values are on the device; every
+loaded byte is compared with the original, outside of the timing. A library that is not installed,
+or does not support the device, gets a row that says so. GB are 10^9 bytes.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +43,9 @@ from benchmarks.harness.results import Found, Rows, parser, perform
 Works = dict[str, Callable[[], object]]
 PINNED_PIECE = 32 << 20
 LIMIT = "limit, pinned copy"
+READ_LIMIT = "limit, read and copy"
+READ_AND_COPY = Path(__file__).with_name("read_and_copy")
+CPUS = len(os.sched_getaffinity(0))
 # Small chunks, so that there are enough for all threads of a GPU.
 CHUNKS = {"digest_chunk": "65536"}
 
@@ -59,6 +66,46 @@ def pinned_copy(state: State, device: torch.device) -> Callable[[], State]:
     return load
 
 
+def pinned_copies(state: State) -> Callable[[], None]:
+    """Return a function that copies as many bytes from the device to allocated pinned memory."""
+    piece = torch.ones(PINNED_PIECE, dtype=torch.uint8, pin_memory=True)
+
+    def save() -> None:
+        for tensor in state.values():
+            for part in tensor.view(-1).view(torch.uint8).split(PINNED_PIECE):
+                piece[: part.numel()].copy_(part, non_blocking=True)
+
+    return save
+
+
+def write_pinned(path: Path, size: int) -> Callable[[], None]:
+    """Return a function that writes as many bytes of pinned memory to a new file."""
+    piece = torch.ones(PINNED_PIECE, dtype=torch.uint8, pin_memory=True)
+    content = memoryview(piece.numpy())
+
+    def write() -> None:
+        path.unlink(missing_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT)
+
+        def write_part(begin: int) -> None:
+            os.pwrite(file, content[: min(PINNED_PIECE, size - begin)], begin)
+
+        with ThreadPoolExecutor(CPUS) as pool:
+            list(pool.map(write_part, range(0, size, PINNED_PIECE)))
+        os.close(file)
+
+    return write
+
+
+def read_and_copy(path: Path, size: int) -> Contender:
+    def measure(_: bool) -> Timing:
+        command = (READ_AND_COPY, path, str(CPUS))
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return Timing(float(done.stdout), float(done.stdout), None)
+
+    return Contender(READ_LIMIT, size, measure)
+
+
 def instanttensor_load(path: str, device: torch.device) -> State:
     import instanttensor
 
@@ -77,6 +124,10 @@ def files(
             "us": lambda: load(path),
             "us, chunks verified": lambda: load(path, verify="all"),
         },
+    )
+    yield (
+        lambda: tensorizer_ops.save(path, state, hashes="chunked"),
+        {"us, chunks of 1 MiB verified": lambda: load(path, verify="all")},
     )
     tensorizer_ops.keys.add("gpu benchmark", key=os.urandom(32))
     key = {"key": "named:gpu benchmark"}
@@ -117,43 +168,55 @@ def timed(work: Callable[[], object], expected: State | None, device: torch.devi
         raise Failure(f"{type(error).__name__}: {reason[:60]}") from error
     if expected is not None:
         assert isinstance(done, dict)
-        check({name: tensor.cpu() for name, tensor in done.items()}, expected)
+        place = next(iter(expected.values())).device
+        check({name: tensor.to(place) for name, tensor in done.items()}, expected)
     return Timing(seconds, seconds, None)
 
 
-def run(title: str, state: State, device: torch.device, folder: Path, rounds: int) -> Rows:
+def run(
+    title: str, state: State, device: torch.device, folder: Path, rounds: int, saves: bool
+) -> Rows:
     path, theirs = folder / "m.tensors", folder / "m.safetensors"
+    there = {name: tensor.to(device) for name, tensor in state.items()}
     rows: Rows = {}
 
-    def measure(works: Works, expected: State | None) -> None:
+    def measure(works: Works, expected: State | None, others: list[Contender]) -> None:
         def contender(name: str, work: Callable[[], object]) -> Contender:
             def measure_one(first: bool) -> Timing:  # the first one is a warm-up, and is checked
                 return timed(work, expected if first and name != LIMIT else None, device)
 
             return Contender(name, size_of(state), measure_one)
 
-        measuring = Rounds(title, [contender(*one) for one in works.items()], quick=False)
+        contenders = [*others, *(contender(*one) for one in works.items())]
+        measuring = Rounds(title, contenders, quick=False)
         measuring.measure("warm", rounds)
         # At once, so that a program that is stopped has not worked in vain.
         print(tables.of_rows(title, measuring.rows), end="\n\n", flush=True)
         rows.update(measuring.rows)
 
+    others = [read_and_copy(path, size_of(state))] if READ_AND_COPY.exists() else []
     for save, loads in files(path, theirs, state, device):
         try:
             save()
         except ImportError:
             continue  # safetensors is not installed
-        measure({LIMIT: pinned_copy(state, device), **loads}, state)
+        # A GPU compares faster, and a simulated device cannot.
+        expected = there if device.type == "cuda" else state
+        measure({LIMIT: pinned_copy(state, device), **loads}, expected, others)
+        others = []
         for file in (path, theirs):
             file.unlink(missing_ok=True)
-    there = {name: tensor.to(device) for name, tensor in state.items()}
-    saves: Works = {
+    if not saves:
+        return rows
+    works: Works = {
+        LIMIT + " back": pinned_copies(there),
+        "limit, write": write_pinned(path, size_of(state)),
         "us, save hashes=all": lambda: tensorizer_ops.save(path, there, hashes="all"),
         "us, save hashes=none": lambda: tensorizer_ops.save(path, there, hashes="none"),
         "torch.save": lambda: torch.save(there, path),
         "safetensors, save": lambda: SAFETENSORS.save(there, str(theirs)),
     }
-    measure(saves, None)
+    measure(works, None, [])
     tensorizer_ops.save(path, there)
     try:
         check(tensorizer_ops.load(path), state)
@@ -165,6 +228,7 @@ def run(title: str, state: State, device: torch.device, folder: Path, rounds: in
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--size", type=float, metavar="GIB", help="of the large workload: 4")
+    arguments.add_argument("--only-loads", action="store_true")
     names = ("large", "transformer")
     arguments.add_argument("--workloads", nargs="+", choices=names, default=names)
     arguments.add_argument("--device", help="the current accelerator by default")
@@ -172,6 +236,8 @@ def main() -> None:
     device = torch.device(given.device or torch.accelerator.current_accelerator() or "cpu")
     if device.type == "cpu":
         sys.exit("there is no accelerator here: benchmarks.local.run measures the CPU")
+    if device.index is None:  # some libraries need the number
+        device = torch.device(device.type, torch.accelerator.current_device_index())
     gc.freeze()  # collections between rounds need not visit the modules
 
     def measure(folder: Path) -> Found:
@@ -182,7 +248,8 @@ def main() -> None:
         for name, workload in zip(names, (large, workloads.TRANSFORMER), strict=True):
             if name in given.workloads:
                 state = workloads.make(workload, given.quick)
-                found[name] = run(name, state, device, folder, given.rounds or 5)
+                rounds, saves = given.rounds or 5, not given.only_loads
+                found[name] = run(name, state, device, folder, rounds, saves)
         return {**found, "device": str(device)}
 
     perform(given, "", measure)

@@ -149,6 +149,41 @@ TEST(Chunks, ShowDamageWhereverItIs) {
   }
 }
 
+TEST(Chunks, AreHashedOnTheHostAtTheEnd) {
+  const std::vector<Sample> samples{sample("t", 64 * kChunk)};
+  std::vector<std::byte> file = saved_as(samples, chunked(kChunk, {}));
+  const std::uint64_t begin = read(file).entries()[0].data_offset;
+  for (const std::uint64_t last : {0, 16, 1000}) {
+    std::uint64_t hashed = 0;
+    const auto load_all = [&] {
+      const auto source = memory_source(file, nullptr);
+      Index index = index_of(*source);
+      StagedMemories outputs;
+      outputs.push_back(std::make_unique<StagedMemory>(pattern(64 * kChunk, 9), 1));
+      LoadSettings settings;
+      settings.verify = Verify::All;
+      settings.last_chunks = last;
+      settings.memory_ceiling = 2 * kChunk;  // strips of one chunk
+      settings.open_access = [&] {
+        return TensorAccess{.port = std::make_unique<HashingPort>(outputs, hashed)};
+      };
+      LoadItem item = staged_item(index, 0, 0);
+      item.staged->checked_there = true;
+      Progress progress;
+      Cancel cancel;
+      load(*source, index, {item}, settings, progress, cancel);
+      EXPECT_TRUE(same(outputs[0]->bytes, samples[0].data));
+    };
+    load_all();
+    EXPECT_EQ(hashed, last == 16 ? 48 * kChunk : last == 0 ? 64 * kChunk : 0);
+    for (const std::uint64_t damaged : {std::uint64_t{5}, 60 * kChunk}) {
+      file[begin + damaged] ^= std::byte{1};
+      EXPECT_EQ(error_of(load_all).kind(), ErrorKind::HashMismatch);
+      file[begin + damaged] ^= std::byte{1};
+    }
+  }
+}
+
 // Whether a byte need not be damaged because it is one of many zeros. Most of a prefix is such
 // padding, of which one byte in 64 is tried.
 bool is_like_its_neighbours(ConstBytes file, std::uint64_t at) {

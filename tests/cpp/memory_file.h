@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "engine/digest/chunks.h"
 #include "engine/load/load.h"
 #include "engine/open/read_catalogue.h"
 #include "engine/save/save.h"
@@ -206,7 +207,7 @@ using StagedMemories = std::vector<std::unique_ptr<StagedMemory>>;
 // A port that copies as late as a device may, through two pieces of memory in turn. What a load
 // put() is copied from its piece when take() returns that piece again, or in the destructor; what a
 // save asks for with get() has arrived after wait().
-class LatePort final : public TensorPort {
+class LatePort : public TensorPort {
  public:
   explicit LatePort(const StagedMemories& tensors) : tensors_(tensors) {}
   ~LatePort() override {
@@ -257,6 +258,31 @@ class LatePort final : public TensorPort {
   const StagedMemories& tensors_;
   std::array<Piece, 2> pieces_;
   std::size_t current_ = 0;
+};
+
+// A port to a device that hashes chunks with SHA-256.
+class HashingPort final : public LatePort {
+ public:
+  // Adds the bytes that are hashed to `hashed`.
+  HashingPort(const StagedMemories& tensors, std::uint64_t& hashed)
+      : LatePort(tensors), memories_(tensors), hashed_(hashed) {}
+
+  void start(DeviceCheck check) override {
+    wait();
+    const ConstBytes bytes =
+        ConstBytes(memories_[check.tensor]->bytes).subspan(check.position, check.size);
+    check.digests.resize(chunk_count(bytes.size(), check.hashed_chunk));
+    const ChunkedBytes chunks{bytes, check.digests};
+    digest_chunks({&chunks, 1}, Hash::Sha256, check.hashed_chunk);
+    hashed_ += bytes.size();
+    checks_.push_back(std::move(check));
+  }
+  std::vector<DeviceCheck> ended(bool) override { return std::exchange(checks_, {}); }
+
+ private:
+  const StagedMemories& memories_;
+  std::uint64_t& hashed_;
+  std::vector<DeviceCheck> checks_;
 };
 
 // Items for whole tensors: into memory, and into the staged tensor of that number.

@@ -25,6 +25,8 @@ CHUNK = 65_536
 # Two pieces of 256 KiB for each of two workers.
 SMALL = {"staging": str(MIB)}
 ENCRYPTED = SMALL | {"key": "named:codec"}
+# Pieces of 2 MiB for two workers, which hold a chunk of encrypted data each.
+IN_SLICES = ENCRYPTED | {"staging": str(8 * MIB), "connections": "2"}
 CHUNKED = {"digest_chunk": str(CHUNK)}
 # Tensors of several pieces and chunks, small ones that share a piece and stay on the host, an empty
 # one.
@@ -104,6 +106,12 @@ def test_encrypted_files_are_decrypted_on_the_device(
     assert sim.counter("codec.ciphers") == 2 * ON_DEVICE
 
 
+def test_a_large_encrypted_tensor_is_cut(path: str, tensors: dict[str, torch.Tensor]) -> None:
+    ops.save(path, tensors, options={"key": "named:codec"})
+    assert_loaded(path, tensors, options=IN_SLICES, verify="none")
+    assert sim.counter("codec.ciphers") == 3 + ON_DEVICE - 1
+
+
 def test_one_call_decrypts_with_several_keys() -> None:
     def as_tensor(content: bytes) -> torch.Tensor:
         return torch.tensor(list(content), dtype=torch.uint8)
@@ -159,7 +167,10 @@ def test_damage_is_found_on_the_device(
     assert not outputs[0].cpu().any(), "it is zero, because it is not right"
 
 
-def test_a_wrong_mac_is_found_on_the_device(path: str, tensors: dict[str, torch.Tensor]) -> None:
+@pytest.mark.parametrize("options", [ENCRYPTED, IN_SLICES])
+def test_a_wrong_mac_is_found_on_the_device(
+    path: str, tensors: dict[str, torch.Tensor], options: dict[str, str]
+) -> None:
     ops.save(path, tensors, hashes="chunked", options={"key": "named:codec"})
     begin = data_offset(path, "t0", {"key": "named:codec"})
     damaged = bytearray(Path(path).read_bytes())
@@ -167,7 +178,7 @@ def test_a_wrong_mac_is_found_on_the_device(path: str, tensors: dict[str, torch.
     Path(path).write_bytes(damaged)
     outputs = [torch.ones_like(tensor).to("sim") for tensor in tensors.values()]
     with pytest.raises(Crypto, match=f"t0.*{2 * MIB} bytes from offset {begin + 2 * MIB} on"):
-        ops.load_into(path, list(tensors), outputs, threads=2, options=ENCRYPTED)
+        ops.load_into(path, list(tensors), outputs, threads=2, options=options)
     assert not outputs[0].cpu().any()
 
 
@@ -187,19 +198,22 @@ def behind_a_bad_cache(content: bytes, places: list[int]) -> AbstractContextMana
     return scripted(answer)
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize(
+    ("options", "verify", "ciphers"),
+    [(SMALL, "all", 0), (ENCRYPTED, "all", ON_DEVICE), (IN_SLICES, "none", 3 + ON_DEVICE - 1)],
+)
 def test_what_a_cache_has_damaged_is_read_anew(
-    path: str, tensors: dict[str, torch.Tensor], encrypted: bool
+    path: str, tensors: dict[str, torch.Tensor], options: dict[str, str], verify: str, ciphers: int
 ) -> None:
-    key = {"key": "named:codec"} if encrypted else {}
+    key = {name: value for name, value in options.items() if name == "key"}
     ops.save(path, tensors, hashes="chunked", options=key or CHUNKED)
     begin = data_offset(path, "t0", key)
     places = [begin + 1, begin + 3 * MIB, begin + 5 * MIB]
     with behind_a_bad_cache(Path(path).read_bytes(), places) as server:
-        assert_loaded(server.url(), tensors, options=SMALL | key)
+        assert_loaded(server.url(), tensors, options=options, verify=verify)
         fresh = [r for r in server.asked if r.headers["cache-control"]]
     assert len(fresh) == 3
-    assert sim.counter("codec.ciphers") == (ON_DEVICE if encrypted else 0)
+    assert sim.counter("codec.ciphers") == ciphers
 
 
 def test_damage_on_the_device_alone_is_said(path: str, tensors: dict[str, torch.Tensor]) -> None:

@@ -170,8 +170,8 @@ def test_a_load_that_does_not_wait_is_wrong(
     assert not right
 
 
-# Each of two workers' streams waits for the caller's stream, which then waits for both of them.
-@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+# The stream for copies waits for the caller's stream, which then waits for it.
+@pytest.mark.parametrize("nth", [1, 2])
 def test_each_join_counts(saved: str, tensors: dict[str, torch.Tensor], nth: int) -> None:
     def loads_rightly() -> bool:
         out = {name: torch.full_like(tensor, 7, device="sim") for name, tensor in tensors.items()}
@@ -179,15 +179,10 @@ def test_each_join_counts(saved: str, tensors: dict[str, torch.Tensor], nth: int
         return is_right(out, tensors)
 
     assert loads_rightly()
-    # A worker that starts when the other one has done everything uses no stream.
-    for _ in range(1000):
-        before = sim.counter("event.block")
-        with sim.skip("event.block", nth):
-            right = loads_rightly()
-        if sim.counter("event.block") - before == 4:
-            break
-    else:
-        pytest.fail("no load had two workers")
+    before = sim.counter("event.block")
+    with sim.skip("event.block", nth):
+        right = loads_rightly()
+    assert sim.counter("event.block") - before == 2
     assert not right
 
 
@@ -323,9 +318,14 @@ def test_each_wait_for_the_ring_counts(
     assert moves_rightly()
     waits = sim.counter("event.synchronize")
     assert waits > 4
-    for nth in range(1, waits + 1):
+
+    def is_right_without(nth: int) -> bool:
         with sim.skip("event.synchronize", nth):
-            assert not moves_rightly(), nth
+            return moves_rightly()
+
+    # A save has two workers, and what one waits for can include what the other did not wait for.
+    for nth in range(1, waits + 1):
+        assert not all(is_right_without(nth) for _ in range(1 if what == "load" else 100)), nth
 
 
 def test_the_ring_of_a_save(path: str, tensors: dict[str, torch.Tensor]) -> None:

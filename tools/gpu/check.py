@@ -32,7 +32,7 @@ KEY = {"key": "named:gpu check"}
 CHUNK = 65_536
 # In bytes: around the size from which a device checks, several chunks of a cipher, many chunks.
 SIZES = (0, 4, 65_532, 65_536, 65_540, 1 << 20, (5 << 20) + 4)
-LARGE = (70 << 20) + 8
+LARGE = (140 << 20) + 8
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64)
 # How a file is saved, and what a load verifies.
 WAYS: dict[str, tuple[dict[str, Any], str]] = {
@@ -78,8 +78,13 @@ def check_loads(path: Path, saved: Tensors, device: torch.device, way: str) -> N
     how, verify = WAYS[way]
     key = options_of(how)
     tensorizer_ops.save(path, saved, **how)
-    for staging in ("134217728", "1048576"):
-        given: Any = {"verify": verify, "options": key | {"staging": staging}}
+    # A device hashes no chunks of a load that many threads would end sooner.
+    for staging, threads in (("134217728", 1), ("1048576", 0)):
+        given: Any = {
+            "verify": verify,
+            "threads": threads,
+            "options": key | {"staging": staging},
+        }
         check_same(tensorizer_ops.load(path, device=device, **given), saved)
     outputs = {name: torch.ones_like(tensor, device=device) for name, tensor in saved.items()}
     tensorizer_ops.load_into(outputs, path, **given)
@@ -92,12 +97,12 @@ def check_loads(path: Path, saved: Tensors, device: torch.device, way: str) -> N
 def check_damage(path: Path, saved: Tensors, device: torch.device, way: str) -> None:
     """Damage one byte of a large tensor: the load fails, and leaves zeros."""
     how, verify = WAYS[way]
-    given: Any = {"verify": verify, "options": options_of(how)}
+    given: Any = {"verify": verify, "threads": 1, "options": options_of(how)}
     tensorizer_ops.save(path, saved, **how)
     name = max(saved, key=lambda each: saved[each].nbytes)
     reader = torch.classes.tensorizer.Reader(str(path), given["options"] or None)
     data = bytearray(path.read_bytes())
-    data[int(reader.stored(name)["data_offset"]) + saved[name].nbytes // 2] ^= 1
+    data[int(reader.stored(name)["data_offset"]) + saved[name].nbytes // 4] ^= 1
     path.write_bytes(data)
     outputs = {each: torch.ones_like(tensor, device=device) for each, tensor in saved.items()}
     try:

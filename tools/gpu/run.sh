@@ -87,20 +87,25 @@ check() { printf '%s\n' "$python" "$pack/check.py" --device "$device" "$@"; }
 mapfile -t quick < <(check --quick)
 mapfile -t full < <(check)
 step check-quick 60 20 "" "${quick[@]}"
-step loads-1-gib 150 34 gpu "$python" -m benchmarks.local.gpu --device "$device" --size 1 --rounds 3 \
-    --json "$out/loads-1-gib.json"
-step check-full 150 6 "" "${full[@]}"
-step memory 5 12 "" sh -c 'df -h /dev/shm; free -g; nvidia-smi || true'
 files=/dev/shm
 [ "$(df -k --output=avail $files | tail -1)" -gt $((20 << 20)) ] || files=$scratch
-step loads-16-gib 150 34 gpu "$python" -m benchmarks.local.gpu --device "$device" --size 16 --rounds 2 \
-    --workloads large --directory $files --json "$out/loads-16-gib.json"
+benchmark() {
+    local name=$1 limit=$2
+    shift 2
+    step "$name" "$limit" 34 gpu "$python" -m benchmarks.local.gpu --device "$device" \
+        --directory $files --json "$out/$name.json" "$@"
+}
+benchmark loads-1-gib 90 --rounds 3 --workloads large --size 1
+step check-full 150 6 "" "${full[@]}"
+step memory 5 12 "" sh -c 'df -h /dev/shm; free -g; nvidia-smi || true'
+benchmark loads-8-gib 110 --rounds 3 --workloads large --size 8 --only-loads
 # Torch keeps freed memory, which hides accesses behind the end of a tensor.
-step memcheck 120 6 compute-sanitizer env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
+step memcheck 100 6 compute-sanitizer env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
     --tool memcheck --error-exitcode 9 --target-processes all "${quick[@]}"
-step kernels 30 24 ncu ncu --kernel-name 'regex:sha256|sum_kernel|mac_kernel|stream_kernel' \
+step kernels 30 24 ncu ncu --clock-control none --kernel-name 'regex:sha256|sum_kernel|mac_kernel|stream_kernel' \
     --launch-count 24 --metrics gpu__time_duration.sum,sm__throughput.avg.pct_of_peak_sustained_elapsed,dram__throughput.avg.pct_of_peak_sustained_elapsed \
     "${quick[@]}"
+benchmark transformer 60 --rounds 3 --workloads transformer --only-loads
 
 summary() {
     printf '\nSummary, %s s on %s; all output is in %s\n' "$SECONDS" "$device" "$out"

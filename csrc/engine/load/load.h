@@ -22,6 +22,7 @@ namespace tensorizer {
 struct StagedRange {
   std::uint32_t tensor;  // the number that ports know the tensor by
   std::uint64_t position = 0;
+  bool checked_there = false;  // whether its device can decrypt and digest it
 };
 
 // One range of one tensor, or runs of bytes in it, and its destination: final memory, a staged
@@ -64,6 +65,9 @@ struct LoadSettings {
   std::uint64_t memory_ceiling = 0;
   // If set, these are compared or computed, and not the digests that the file keeps for `verify`.
   DataDigests* data_digests = nullptr;
+  // How many chunks at the end of the load each thread hashes on the host, although a device could:
+  // it would end later.
+  std::uint64_t last_chunks = 0;
   // Whether a load whose items have no destination goes on when data is damaged, and names all
   // damaged chunks and tensors in the end.
   bool names_all_damage = false;

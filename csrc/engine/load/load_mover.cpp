@@ -25,10 +25,9 @@ LoadMover::LoadMover(const LoadJob& job, const LoadPlan& plan, Progress& progres
       complete_(complete),
       encrypted_(job.encrypted()),
       large_(job.items.size()),
-      right_on_device_(
-          std::ranges::any_of(job.items, [](const LoadItem& i) { return i.staged.has_value(); })
-              ? job.items.size()
-              : 0),
+      right_(std::ranges::any_of(job.items, [](const LoadItem& i) { return i.staged.has_value(); })
+                 ? job.items.size()
+                 : 0),
       scratch_(plan.strip_size),
       part_sources_({job.source, job.catalogue, job.settings.keys, nullptr, job.checks_parts(),
                      [this](std::uint32_t entry, std::uint64_t at, const std::string& what) {
@@ -49,7 +48,7 @@ void LoadMover::move_bundle(const Task& task, Worker& worker) try {
     move_pieces(first, worker);
   } else {
     std::vector<MovingItem> bundle = read_bundle(items, worker);
-    for (MovingItem& each : bundle) learn(each, worker);
+    for (MovingItem& each : bundle) learn(each);
     check_data(bundle, worker);
     for (const MovingItem& each : bundle) {
       const LoadItem& item = each.item;
@@ -94,28 +93,39 @@ ConstBytes LoadMover::move_strip(const Task& task, StripDigest& digest, Worker& 
   }
   if (first) {
     large.moving.header = large.header;
-    learn(large.moving, worker);
+    learn(large.moving);
     const std::lock_guard lock(mutex_);
     large.known = true;
     known_.notify_all();
   }
-  bool is_plain = true;
+  bool is_complete = true;  // whether no chunk goes on in another strip
   if (encrypted_) {
     await_details(large, worker.cancel);
-    is_plain = has_whole_chunks(large);
-    if (is_plain) decrypt(item, large.moving.details->crypt, task.position, target, worker);
+    is_complete = has_whole_chunks(large);
+  }
+  // Only strips of encrypted tensors wait for what the first one learns.
+  const MovingItem unknown{item};
+  const MovingItem& moving = encrypted_ ? large.moving : unknown;
+  const bool on_device = checks_on_device(moving);
+  if (item.staged && !is_complete && !on_device) refuse_small_chunks(moving);
+  const bool on_host = is_complete && !on_device;
+  if (encrypted_ && on_host) {
+    decrypt(item, large.moving.details->crypt, task.position, target, worker);
   }
   if (item.in_place || encrypted_) digest.update(target);
-  const bool on_device = checks_on_device({item}, worker);
-  if (is_plain && !on_device) check_chunks(item, task.position, target, worker);
+  if (on_host) check_chunks(item, task.position, target, worker);
   if (item.staged) {
     put(item, task.position, target, worker);
     // The worker that completes the item cannot wait for this one's copies.
     if (item.arrived != nullptr) worker.access.port->wait();
   }
   moved(task.size);
-  if (on_device) {
-    start_on_device({item}, task.position, task.size, worker);
+  if (job_.checks_on_device(item) && is_complete) {
+    if (on_device) {
+      start_on_device(moving, task.position, task.size, worker);
+    } else {
+      found_right(item, task.size, worker);
+    }
     take_device_checks(false, worker);
   }
   return target;
@@ -149,13 +159,17 @@ void LoadMover::finish(std::uint32_t tensor, const Digests& digests_found, Worke
   const LoadItem& item = job_.items[tensor];
   LargeItem& large = *large_[tensor];
   if (encrypted_ && !has_whole_chunks(large)) {
-    large.moving.data = item.memory;
-    check_data({&large.moving, 1}, worker);
+    if (item.staged) {
+      start_on_device(large.moving, 0, item.size(), worker);
+    } else {
+      large.moving.data = item.memory;
+      check_data({&large.moving, 1}, worker);
+    }
   } else if (job_.digests() && job_.is_whole(item)) {
     check_.compare(item, digests_found);
   }
   large_[tensor].reset();
-  if (!checks_on_device({item}, worker)) complete(item, worker);
+  if (!job_.checks_on_device(item)) complete(item, worker);
 }
 
 void LoadMover::complete(const LoadItem& item, Worker& worker) {
@@ -229,7 +243,7 @@ std::vector<LoadMover::MovingItem> LoadMover::read_bundle(std::span<const LoadIt
   return bundle;
 }
 
-void LoadMover::learn(MovingItem& moving, Worker& worker) {
+void LoadMover::learn(MovingItem& moving) {
   const LoadItem& item = moving.item;
   if (job_.needs_details(item)) {
     std::optional<TensorDetails>& details = moving.details;
@@ -241,7 +255,7 @@ void LoadMover::learn(MovingItem& moving, Worker& worker) {
   if (job_.digests() && job_.is_whole(item)) {
     moving.wanted = check_.digests_wanted(item, moving.details);
   }
-  moving.on_device = checks_on_device(moving, worker);
+  moving.on_device = checks_on_device(moving);
 }
 
 void LoadMover::check_data(std::span<const MovingItem> items, Worker& worker) {

@@ -80,7 +80,7 @@ class LoadMover final : public Mover {
   std::vector<MovingItem> read_bundle(std::span<const LoadItem> items, Worker& worker);
   // Sets what the header says, and what to do with the data. Details that are known already are
   // kept.
-  void learn(MovingItem& moving, Worker& worker);
+  void learn(MovingItem& moving);
   // Decrypts and verifies the data of items that a device does not check.
   void check_data(std::span<const MovingItem> items, Worker& worker);
   // Passes bytes to a staged item. `position` counts the bytes of the item.
@@ -108,11 +108,17 @@ class LoadMover final : public Mover {
 
   // The methods below are in load_mover_device.cpp.
 
-  // Returns whether the device decrypts and digests the bytes of an item. Strips have no details.
-  bool checks_on_device(const MovingItem& moving, Worker& worker) const;
+  // Returns whether the device decrypts and digests the next bytes of an item.
+  bool checks_on_device(const MovingItem& moving) const;
+  // Throws for an encrypted tensor that is too large for the host to decrypt it on the way.
+  [[noreturn]] void refuse_small_chunks(const MovingItem& moving) const;
+  // Returns whether it is time for the host to hash what a device could hash.
+  bool is_near_end() const;
   // Starts to decrypt and verify bytes of an item on its device, once they were put.
   void start_on_device(const MovingItem& moving, std::uint64_t position, std::uint64_t size,
                        Worker& worker);
+  // Called when bytes of an item that is checked on its device are known to be right.
+  void found_right(const LoadItem& item, std::uint64_t size, Worker& worker);
   // Takes the results of checks that have ended; of all of this worker's checks if `wait` is set.
   void take_device_checks(bool wait, Worker& worker);
   void end_on_device(DeviceCheck check, Worker& worker);
@@ -144,8 +150,9 @@ class LoadMover final : public Mover {
   const std::span<std::uint8_t> complete_;
   const bool encrypted_;
   std::vector<std::unique_ptr<LargeItem>> large_;  // by item; null if it is not large
-  // How many bytes of each item a device has found right. Empty if no item is staged.
-  std::vector<std::atomic<std::uint64_t>> right_on_device_;
+  // How many bytes of each item that is checked on a device are known to be right. Empty if no item
+  // is staged.
+  std::vector<std::atomic<std::uint64_t>> right_;
 
   ScratchPool scratch_;  // for strips that are only checked
   PartSources part_sources_;

@@ -9,21 +9,29 @@ namespace tensorizer {
 
 namespace {
 
-// The host checks fewer bytes faster than a device starts a kernel.
-constexpr std::uint64_t kLeastOnDevice = 64 << 10;
 // A device needs about 800 bytes of memory for each chunk that it decrypts, so tiny chunks would
 // multiply the memory of a load.
 constexpr std::uint64_t kLeastChunk = 256 << 10;
 
 }  // namespace
 
-bool LoadMover::checks_on_device(const MovingItem& moving, Worker& worker) const {
-  const LoadItem& item = moving.item;
-  if (!item.staged || item.size() < kLeastOnDevice || !job_.is_whole(item)) return false;
+bool LoadMover::checks_on_device(const MovingItem& moving) const {
+  if (!job_.checks_on_device(moving.item)) return false;
   if (!kDeviceHashes.has_all(moving.wanted.hashes)) return false;
-  if (job_.hashes_chunks() && job_.chunk_hash() != kDeviceChunkHash) return false;
-  if (encrypted_ && moving.details->crypt.chunk_size < kLeastChunk) return false;
-  return (encrypted_ || job_.digests()) && worker.access.port->can_check(item.staged->tensor);
+  if (encrypted_) return moving.details->crypt.chunk_size >= kLeastChunk;
+  return !job_.hashes_chunks() || !is_near_end();
+}
+
+void LoadMover::refuse_small_chunks(const MovingItem& moving) const {
+  fail(location(moving.item), ErrorKind::InvalidFormat,
+       "it is encrypted in chunks of " + std::to_string(moving.details->crypt.chunk_size) +
+           " bytes, which are not decrypted on the way to a device: load it to the CPU first");
+}
+
+bool LoadMover::is_near_end() const {
+  const std::uint64_t left = plan_.size - progress_.done.load(std::memory_order_relaxed);
+  return left < job_.settings.last_chunks * job_.hashed_chunk() *
+                    static_cast<std::uint64_t>(job_.settings.threads);
 }
 
 void LoadMover::start_on_device(const MovingItem& moving, std::uint64_t position,
@@ -33,10 +41,13 @@ void LoadMover::start_on_device(const MovingItem& moving, std::uint64_t position
   check.item = static_cast<std::uint32_t>(number(item));
   if (encrypted_) {
     const CryptInfo& crypt = moving.details->crypt;
+    const std::uint64_t first = position / crypt.chunk_size;
+    const std::uint64_t chunks = (size + crypt.chunk_size - 1) / crypt.chunk_size;
+    const ConstBytes macs = crypt.macs.subspan(first * kMacSize, chunks * kMacSize);
     check.cipher = {job_.settings.keys->key_for(crypt.derivation, worker.cancel),
-                    crypt.nonce,
+                    nonce_after(crypt.nonce, first),
                     crypt.chunk_size,
-                    {crypt.macs.begin(), crypt.macs.end()}};
+                    {macs.begin(), macs.end()}};
   }
   if (job_.hashes_chunks()) check.hashed_chunk = job_.hashed_chunk();
   check.hashes = moving.wanted.hashes;
@@ -73,18 +84,22 @@ void LoadMover::end_on_device(DeviceCheck check, Worker& worker) {
   if (!check.hashes.empty()) {
     check_.compare(item, join(check.before, check.found, check.size));
   }
-  std::atomic<std::uint64_t>& right = right_on_device_[check.item];
-  if (right.fetch_add(check.size) + check.size == item.size()) complete(item, worker);
+  found_right(item, check.size, worker);
+}
+
+void LoadMover::found_right(const LoadItem& item, std::uint64_t size, Worker& worker) {
+  if (right_[number(item)].fetch_add(size) + size == item.size()) complete(item, worker);
 }
 
 bool LoadMover::repair_encrypted(const LoadItem& item, const DeviceCheck& check, Worker& worker) {
   if (std::ranges::none_of(check.wrong_macs, std::identity())) return false;
   const DeviceCipher& cipher = *check.cipher;
+  const std::uint64_t begin = check.position - item.staged->position;
   std::vector<std::byte> chunk;
   for (std::uint64_t i = 0; i < check.wrong_macs.size(); ++i) {
     if (!check.wrong_macs[i]) continue;
-    const std::uint64_t at = i * cipher.chunk_size;
-    chunk.resize(std::min(cipher.chunk_size, check.size - at));
+    const std::uint64_t at = begin + i * cipher.chunk_size;
+    chunk.resize(std::min(cipher.chunk_size, begin + check.size - at));
     const ConstBytes mac = ConstBytes(cipher.macs).subspan(i * kMacSize, kMacSize);
     if (!job_.source.read_anew(entry(item).data_offset + at, chunk, worker.cancel) ||
         !decrypt_chunk(cipher.key->bytes(), nonce_after(cipher.nonce, i), mac, chunk)) {

@@ -15,7 +15,7 @@ void LoadMover::move_pieces(const LoadItem& item, Worker& worker) {
     read_arriving(job_.source, e.offset, e.header_size, header, worker.cancel);
     moving.header = header;
   }
-  learn(moving, worker);
+  learn(moving);
   const bool digests = job_.digests() && job_.is_whole(item) && !moving.on_device;
   RunningDigests running(digests ? moving.wanted : DigestStart{});
   std::vector<Digest> found;

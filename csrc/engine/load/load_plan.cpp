@@ -11,6 +11,11 @@ constexpr std::uint64_t kCopyCost = 64;
 // The size of strips that SHA-256 hashes: small enough for a worker to hash several tensors side by
 // side, and the usual size of a chunk of encrypted data.
 constexpr std::uint64_t kHashedStrip = 2 << 20;
+// Local bytes on their way to a device are read in strips of at most this size: all workers' strips
+// should be in the processor's cache until the device has copied them.
+constexpr std::uint64_t kStagedStrip = 2 << 20;
+// The host checks fewer bytes faster than a device starts a kernel.
+constexpr std::uint64_t kLeastOnDevice = 64 << 10;
 
 Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_cost) {
   const Entry& e = job.entry(item);
@@ -35,12 +40,14 @@ Extent extent_of(const LoadJob& job, const LoadItem& item, std::uint64_t read_co
 // Returns whether an item must not be cut. The port does not keep staged bytes until a digest that
 // goes in order reaches them, or until the rest of their chunk has arrived. Cut runs would have
 // chunks in common, which each of them would read, and the chunks of encrypted data are not known
-// yet.
-bool is_whole_extent(const LoadJob& job, const LoadItem& item, std::uint64_t staged_strip) {
+// yet: only a device can decrypt them when they have all arrived.
+bool is_whole_extent(const LoadJob& job, const LoadItem& item, std::uint64_t strip,
+                     std::uint64_t fair_share) {
   if (job.is_part_of_chunks(item) && (item.runs != nullptr || job.encrypted())) return true;
   if (!item.staged) return false;
-  if (job.encrypted()) return true;
-  return job.hashes_chunks() ? staged_strip < job.hashed_chunk() : job.digests();
+  if (strip > fair_share) return true;
+  if (job.encrypted() && !job.checks_on_device(item)) return true;
+  return job.hashes_chunks() ? strip % job.hashed_chunk() != 0 : job.digests();
 }
 
 // The memory that passes between the source and the tensors.
@@ -50,6 +57,10 @@ struct Shares {
   bool only_checked;         // whether bytes pass through scratch memory
 };
 
+std::uint64_t staged_strip(const LoadJob& job, const Shares& shares) {
+  return job.source.remote() ? shares.fair_share : std::min(shares.fair_share, kStagedStrip);
+}
+
 // Returns the size of strips of whole chunks, as many as SHA-256 hashes side by side.
 std::uint64_t chunked_strip(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
                             const Shares& shares) {
@@ -57,8 +68,8 @@ std::uint64_t chunked_strip(const LoadJob& job, const LoadPlan& plan, const Read
   std::uint64_t size = chunk * std::bit_ceil(static_cast<std::uint64_t>(sha256_lanes()));
   // All threads should have some of a small file.
   size = std::min(size, plan.size / (2 * static_cast<std::uint64_t>(plan.move.threads)));
+  if (shares.staged) size = staged_strip(job, shares);
   if (job.source.remote()) size = std::min(size, hints.read_size);
-  if (shares.staged) size = std::min(size, shares.fair_share);
   if (shares.only_checked) size = std::min(size, shares.fair_share / 2);
   return std::max(std::bit_floor(size), chunk);
 }
@@ -68,17 +79,23 @@ std::uint64_t strip_size_of(const LoadJob& job, const LoadPlan& plan, const Read
   if (job.hashes_chunks() && !job.encrypted()) return chunked_strip(job, plan, hints, shares);
   // A power of two, so that no strip ends inside a page of the tensor.
   std::uint64_t size = std::bit_floor(std::min(
-      hints.read_size,
-      shares.staged ? shares.fair_share : std::max(job.settings.memory_ceiling, kSmallestStrip)));
+      hints.read_size, shares.staged ? staged_strip(job, shares)
+                                     : std::max(job.settings.memory_ceiling, kSmallestStrip)));
   if (job.hashes_in_order()) size = std::min(size, kHashedStrip);
-  // Strips of whole chunks. They are decrypted in place and take no memory of the job, because
-  // staged tensors are not cut.
+  // Strips of whole chunks. On the host they are decrypted in place and take no memory of the job.
   if (job.encrypted()) size = kHashedStrip;
   if (!shares.only_checked) return size;
   return std::bit_floor(std::min({size, hints.cached_size, shares.fair_share / 2}));
 }
 
 }  // namespace
+
+bool LoadJob::checks_on_device(const LoadItem& item) const {
+  if (!item.staged || !item.staged->checked_there) return false;
+  if (item.size() < kLeastOnDevice || !is_whole(item)) return false;
+  if (hashes_chunks() && chunk_hash() != kDeviceChunkHash) return false;
+  return encrypted() || digests();
+}
 
 LoadPlan plan_load(const LoadJob& job) {
   const LoadSettings& settings = job.settings;
@@ -127,7 +144,7 @@ LoadPlan plan_load(const LoadJob& job) {
   plan.extents.reserve(job.items.size());
   for (const LoadItem& item : job.items) {
     plan.extents.push_back(extent_of(job, item, hints.read_cost));
-    plan.extents.back().whole = is_whole_extent(job, item, shares.fair_share);
+    plan.extents.back().whole = is_whole_extent(job, item, limits.strip_size, shares.fair_share);
   }
   plan.plan = plan_in_order(plan.extents, limits);
   if (lanes) interleave(plan.plan, settings.threads * plan.move.lanes);

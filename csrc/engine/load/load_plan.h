@@ -50,6 +50,9 @@ struct LoadJob {
   bool hashes_in_order() const {
     return (settings.verify == Verify::All || data_digests() != nullptr) && !hashes_chunks();
   }
+  // Returns whether the device of an item's tensor can decrypt and digest its bytes, as far as is
+  // known without its details.
+  bool checks_on_device(const LoadItem& item) const;
   // Returns whether an item has no destination, and its data is only checked.
   bool is_only_checked(const LoadItem& item) const {
     return !item.staged && item.memory.empty() && item.size() > 0;

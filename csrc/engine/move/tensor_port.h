@@ -37,17 +37,11 @@ class TensorPort {
   // Blocks until the bytes of all put() and get() calls have arrived.
   virtual void wait() = 0;
 
-  // Returns whether the tensor's device can decrypt and digest it.
-  virtual bool can_check(std::uint32_t tensor) {
-    (void)tensor;
-    return false;
-  }
-
-  // Starts a check of bytes that this port has put to a tensor for which can_check() is true.
+  // Starts a check of bytes that ports of the job have put to a tensor that its device can check.
   virtual void start(DeviceCheck check) { (void)check; }
 
-  // Returns the checks that have ended since the last call, and first blocks until all have if
-  // `wait` is set.
+  // Returns checks of the job that have ended, each on one port only. If `wait` is set, blocks
+  // until one has ended, unless all have.
   virtual std::vector<DeviceCheck> ended(bool wait) {
     (void)wait;
     return {};

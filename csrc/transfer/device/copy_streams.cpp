@@ -37,6 +37,12 @@ at::HostAllocator* find_pinned_memory(c10::DeviceType type) {
 
 }  // namespace
 
+c10::Event end_of(const c10::Stream& stream) {
+  c10::Event event(stream.device_type());
+  event.record(stream);
+  return event;
+}
+
 std::unique_ptr<CopyStreams> CopyStreams::of(c10::Device device) {
   if (device.is_cpu()) return nullptr;
   const c10::impl::VirtualGuardImpl backend(device.type());
@@ -53,9 +59,7 @@ std::unique_ptr<CopyStreams> CopyStreams::of(c10::Device device) {
 }
 
 CopyStreams::CopyStreams(c10::Stream home, at::HostAllocator& pinned_memory)
-    : home_(home), pinned_memory_(pinned_memory), before_(home.device_type()) {
-  before_.record(home_);
-}
+    : home_(home), pinned_memory_(pinned_memory), before_(end_of(home)), copies_(add()) {}
 
 c10::Stream CopyStreams::add() {
   const std::lock_guard lock(mutex_);
@@ -67,9 +71,7 @@ c10::Stream CopyStreams::add() {
 
 void CopyStreams::join() {
   for (const c10::Stream& stream : streams_) {
-    c10::Event end(home_.device_type());
-    end.record(stream);
-    end.block(home_);
+    end_of(stream).block(home_);
   }
   joined_ = true;
 }

@@ -1,4 +1,6 @@
-// Streams that a job uses beside the caller's own.
+// The streams that a job uses on a device, beside the caller's own: one for copies, which all
+// workers share, because a device copies one piece at a time in each direction, and others that
+// are added.
 //
 // Memory of a device belongs to the stream that was current when it was allocated, and the caller's
 // next work is queued on the current stream. So the job's streams start after all work that was
@@ -16,6 +18,9 @@
 
 namespace tensorizer {
 
+// Returns the end of the work that is queued on a stream.
+c10::Event end_of(const c10::Stream& stream);
+
 class CopyStreams {
  public:
   // Returns the streams beside the stream of `device` that is current on the calling thread; null
@@ -30,6 +35,8 @@ class CopyStreams {
   c10::Device device() const { return home_.device(); }
   // Returns the allocator of pinned host memory, which the device's streams access directly.
   at::HostAllocator& pinned_memory() const { return pinned_memory_; }
+  // Returns the stream for copies.
+  const c10::Stream& copies() const { return copies_; }
   // Adds a stream. Thread-safe.
   c10::Stream add();
   // Makes the caller's stream wait for all streams, without blocking the host. Call after the last
@@ -44,6 +51,7 @@ class CopyStreams {
   c10::Event before_;  // the end of the work queued on `home_` before the job
   std::mutex mutex_;
   std::vector<c10::Stream> streams_;
+  const c10::Stream copies_;
   bool joined_ = false;
 };
 

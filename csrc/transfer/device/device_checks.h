@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -20,37 +21,49 @@ bool can_check_on(c10::Device device);
 at::Tensor crc32_on_device(const at::Tensor& bytes);
 at::Tensor sha256_chunks_on_device(const at::Tensor& bytes, std::int64_t chunk);
 
-// The checks of one worker on one device. They run on their own stream, concurrently with copies.
-// A device is efficient only with many chunks at a time, so checks that are started while a batch
-// runs are queued, and become the next batch. Not thread-safe.
+// Returns how many chunks a thread of the host hashes while the device ends its last two batches,
+// which takes as long as hashing two chunks.
+std::uint64_t last_chunks_for(c10::Device device);
+
+// The checks of a job on one device. They run on their own stream, concurrently with copies. A
+// device is efficient only with many chunks at a time, so checks that are started while a batch
+// runs are queued, and become the next batch. Thread-safe.
 class DeviceChecks {
  public:
-  explicit DeviceChecks(CopyStreams& streams) : stream_(streams.add()) {}
+  // `streams` must outlive the last call of a method.
+  explicit DeviceChecks(CopyStreams& streams) : streams_(streams) {}
 
-  // Starts or queues a check of `bytes`, after the work that is on the stream `copies` by now.
-  void start(DeviceCheck check, at::Tensor bytes, const c10::Stream& copies);
+  // Starts or queues a check of `bytes`, after the work that is on the stream for copies by now.
+  void start(DeviceCheck check, at::Tensor bytes);
 
-  // Appends the checks that have ended to `ended`, and starts the queued ones. If `wait` is set,
-  // blocks until all checks have ended.
+  // Appends checks that have ended to `ended`, and starts the queued ones. If `wait` is set, blocks
+  // until a check has ended, unless all have.
   void take_ended(bool wait, std::vector<DeviceCheck>& ended);
 
  private:
-  struct Batch {
+  struct Queue {
     std::vector<DeviceCheck> checks;
     std::vector<at::Tensor> bytes;
-    // Results of the ops, on the device.
-    at::Tensor wrong;
-    at::Tensor digests;
-    at::Tensor crc32s;
-    std::optional<c10::Event> end;
+  };
+  // Its results are on their way to pinned memory, and are there after `end`.
+  struct Batch {
+    Queue started{};
+    at::Tensor wrong{};
+    at::Tensor digests{};
+    at::Tensor crc32s{};
+    std::optional<c10::Event> end{};
   };
 
-  void launch();
+  // Both are called by the worker that has locked the batch.
+  void launch(Queue queue);
   void collect(std::vector<DeviceCheck>& ended);
 
-  const c10::Stream stream_;
-  std::optional<c10::Event> copied_;  // the copies of the bytes of queued checks
-  Batch queued_;
+  CopyStreams& streams_;
+  std::mutex queue_mutex_;
+  Queue queued_;            // guarded by `queue_mutex_`
+  std::mutex batch_mutex_;  // may be held while the device runs
+  // Guarded by `batch_mutex_`.
+  std::optional<c10::Stream> stream_;
   Batch running_;
 };
 

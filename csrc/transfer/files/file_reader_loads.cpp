@@ -77,6 +77,10 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
   };
   settings.keep_details = targets.keep_details;
   targets.staging.begin();
+  for (LoadItem& item : targets.items) {
+    if (item.staged) item.staged->checked_there = targets.staging.can_check(item.staged->tensor);
+  }
+  settings.last_chunks = targets.staging.last_chunks();
   settings.memory_ceiling =
       targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
   settings.open_access = [&targets] { return TensorAccess{.port = targets.staging.open_port()}; };

@@ -167,7 +167,7 @@ FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> meta
   return kind_in(format, asked_kind(hashes, std::move(metadata), options, cancel), cancel);
 }
 
-SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging) {
+SaveSettings save_settings(const SaveOptions& options, int threads, Staging& staging) {
   SaveSettings settings;
   settings.threads = threads;
   settings.memory_ceiling = staging.is_pinned() ? options.staging : options.memory_ceiling;

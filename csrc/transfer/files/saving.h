@@ -64,7 +64,7 @@ FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> meta
                    const SaveOptions& options, Cancel& cancel);
 
 // Returns the settings of a save. Call after staging.begin(). `staging` must outlive the settings.
-SaveSettings save_settings(const SaveOptions& options, int threads, const Staging& staging);
+SaveSettings save_settings(const SaveOptions& options, int threads, Staging& staging);
 
 // Returns a save of one file by several processes. The tensors say the shapes and dtypes of the
 // whole tensors, and may be on the meta device. Throws what prepare_saving() and SharedSave throw.

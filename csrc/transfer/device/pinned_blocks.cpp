@@ -1,0 +1,58 @@
+#include "transfer/device/pinned_blocks.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <bit>
+#include <utility>
+
+#include "transfer/memory/memory.h"
+
+namespace tensorizer {
+
+at::Tensor new_pinned(std::int64_t size, at::HostAllocator& allocator) {
+  return at::detail::empty_generic({size}, &allocator, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                   at::kByte, std::nullopt);
+}
+
+void PinnedBlock::wait() {
+  for (const c10::Event& end : ends) end.synchronize();
+  ends.clear();
+}
+
+void PinnedBlocks::add_worker() {
+  const std::lock_guard lock(mutex_);
+  ++workers_;
+}
+
+PinnedBlock PinnedBlocks::take(std::size_t size, at::HostAllocator& allocator) {
+  PinnedBlock block = take_any();
+  block.wait();
+  if (!block.memory.defined() || block.memory.nbytes() < size) {
+    block.memory = at::Tensor();  // frees the old memory before it takes new
+    // Allocators round up to powers of two themselves, and then find a cached block of the same
+    // size.
+    block.memory = taking_memory(size, "pinned memory", [&] {
+      return new_pinned(static_cast<std::int64_t>(std::bit_ceil(size)), allocator);
+    });
+  }
+  return block;
+}
+
+PinnedBlock PinnedBlocks::take_any() {
+  const std::lock_guard lock(mutex_);
+  if (made_ < 2 * workers_) {
+    ++made_;
+    return {};
+  }
+  // There is one, as the other workers hold fewer than there are.
+  PinnedBlock oldest = std::move(ring_.front());
+  ring_.pop_front();
+  return oldest;
+}
+
+void PinnedBlocks::give_back(PinnedBlock block) {
+  const std::lock_guard lock(mutex_);
+  ring_.push_back(std::move(block));
+}
+
+}  // namespace tensorizer
