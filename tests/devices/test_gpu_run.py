@@ -13,7 +13,7 @@ import pytest
 from support.process import ROOT
 
 SCRIPT = ROOT / "tools" / "gpu" / "run.sh"
-NEED_A_GPU = ("loads-1-gib", "transformer", "loads-8-gib", "memcheck", "kernels")
+NEED_A_GPU = ("loads-1-gib", "transformer", "loads-8-gib", "memcheck", "kernels", "counters")
 
 
 @pytest.fixture

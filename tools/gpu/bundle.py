@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ("run.sh", "check.py")
-BENCHMARK = ("__init__.py", "local/gpu.py", "harness/*.py")
+BENCHMARK = ("__init__.py", "local/gpu*.py", "harness/*.py")
 README = """\
 tensorizer_ops {wheel}, with all libraries that it needs but torch.
 
@@ -25,7 +25,8 @@ It checks and measures loads onto the GPU for less than ten minutes, each step w
 a file of its own, and prints a summary. Single steps:
 
     PYTHONPATH=. python check.py
-    PYTHONPATH=. python -m benchmarks.local.gpu --size 16 --directory /dev/shm --json results.json
+    PYTHONPATH=. python -m benchmarks.local.gpu --size 8 --directory /dev/shm --json results.json
+    PYTHONPATH=. python -m benchmarks.local.gpu_kernels
 
 check.py compares loads onto the GPU with loads onto the CPU, beside a graph and on two streams too,
 and fails if the GPU does not verify and decrypt. The benchmark measures loads beside copies from

@@ -102,7 +102,8 @@ benchmark loads-8-gib 110 --rounds 3 --workloads large --size 8 --only-loads
 # Torch keeps freed memory, which hides accesses behind the end of a tensor.
 step memcheck 100 6 compute-sanitizer env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer \
     --tool memcheck --error-exitcode 9 --target-processes all "${quick[@]}"
-step kernels 30 24 ncu ncu --clock-control none --kernel-name 'regex:sha256|sum_kernel|mac_kernel|stream_kernel' \
+step kernels 20 14 gpu "$python" -m benchmarks.local.gpu_kernels --json "$out/kernels.json"
+step counters 30 24 ncu ncu --clock-control none --kernel-name 'regex:sha256|sum_kernel|mac_kernel|stream_kernel' \
     --launch-count 24 --metrics gpu__time_duration.sum,sm__throughput.avg.pct_of_peak_sustained_elapsed,dram__throughput.avg.pct_of_peak_sustained_elapsed \
     "${quick[@]}"
 benchmark transformer 60 --rounds 3 --workloads transformer --only-loads
