@@ -30,8 +30,8 @@ void LoadMover::refuse_small_chunks(const MovingItem& moving) const {
 
 bool LoadMover::is_near_end() const {
   const std::uint64_t left = plan_.size - progress_.done.load(std::memory_order_relaxed);
-  return left < job_.settings.last_chunks * job_.hashed_chunk() *
-                    static_cast<std::uint64_t>(job_.settings.threads);
+  return left <= job_.settings.last_chunks * job_.hashed_chunk() *
+                     static_cast<std::uint64_t>(job_.settings.threads);
 }
 
 void LoadMover::start_on_device(const MovingItem& moving, std::uint64_t position,

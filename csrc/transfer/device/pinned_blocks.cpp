@@ -44,7 +44,7 @@ PinnedBlock PinnedBlocks::take_any() {
     ++made_;
     return {};
   }
-  // There is one, as the other workers hold fewer than there are.
+  // There is one: the other workers hold one each, or have ended with one.
   PinnedBlock oldest = std::move(ring_.front());
   ring_.pop_front();
   return oldest;

@@ -58,7 +58,6 @@ class PinnedPort final : public TensorPort {
       : job_(job), guard_(job.devices.front()->device()), used_(job.devices.size(), false) {
     job_.blocks->add_worker();
   }
-  ~PinnedPort() override { give_back(); }
 
   Bytes take(std::size_t size) override {
     give_back();
