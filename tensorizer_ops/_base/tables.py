@@ -44,7 +44,9 @@ class Table(NamedTuple):
     def html(self, caption: str = "") -> str:
         """Return the table in HTML that takes its colours from the page."""
         lines = (
-            [f'<caption style="text-align: left">{html.escape(caption)}</caption>']
+            [
+                f'<caption style="text-align: left; white-space: nowrap">{html.escape(caption)}</caption>'
+            ]
             if caption
             else []
         )
