@@ -13,10 +13,11 @@ import torch
 
 import tensorizer_ops
 from support import sim_device as sim
-from support.raw_crypt import MAC_SIZE, next_nonce, secretbox
+from support.raw_crypt import MAC_SIZE, chunked, crypt_info, next_nonce, secretbox
+from support.raw_format import Block, pack
 from support.samples import same, sample
 from support.scripted import Asked, ScriptedServer, scripted
-from tensorizer_ops.errors import Crypto, HashMismatch, OutOfMemory
+from tensorizer_ops.errors import Crypto, HashMismatch, InvalidFormat, OutOfMemory
 
 ops = torch.ops.tensorizer
 
@@ -110,6 +111,23 @@ def test_a_large_encrypted_tensor_is_cut(path: str, tensors: dict[str, torch.Ten
     ops.save(path, tensors, options={"key": "named:codec"})
     assert_loaded(path, tensors, options=IN_SLICES, verify="none")
     assert sim.counter("codec.ciphers") == 3 + ON_DEVICE - 1
+
+
+@pytest.mark.parametrize(
+    ("chunk", "ciphers"), [(1024, 0), (MIB, 4), (3 * MIB, 1), (1 << 33, 1), (4160, None)]
+)
+def test_chunks_of_any_size_of_a_large_tensor(path: str, chunk: int, ciphers: int | None) -> None:
+    """The host decrypts small ones. Others that go on in the next slice wait for all of them."""
+    data = sample(torch.uint8, (7_000_001,))
+    out, entry = chunked(bytes(range(1, 33)), data.numpy().tobytes(), chunk)
+    block = Block("t", "|u1", (len(data),), out, hashes=(), crypt=crypt_info(entry))
+    Path(path).write_bytes(pack([block], version=3))
+    if ciphers is None:
+        with pytest.raises(InvalidFormat, match=r"t'.*in chunks of 4160 bytes.* to the CPU first"):
+            load(path, options=IN_SLICES, verify="none")
+    else:
+        assert_loaded(path, {"t": data}, options=IN_SLICES, verify="none")
+        assert sim.counter("codec.ciphers") == ciphers
 
 
 def test_one_call_decrypts_with_several_keys() -> None:
