@@ -21,6 +21,7 @@
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
 #   make coverage  measures which lines the tests run, and lists the others
 #   make kills   kills saves of several files before every system call
+#   make simulate  lets the power fail after every call of saves, and every call fail
 #   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
@@ -63,7 +64,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills mutants clean cpp-test pytest
+.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate mutants clean cpp-test pytest
 .PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
@@ -89,6 +90,7 @@ all-checks: test
 	$(STEP) "Other libraries" $(RUN) check-peers
 	$(STEP) "Old and new transformers" $(RUN) test-hf
 	$(STEP) "Kills" $(RUN) kills
+	$(STEP) "Power failures" $(RUN) simulate
 	$(STEP) "Coverage" $(RUN) coverage
 	$(STEP) "Mutants" $(RUN) mutants
 	$(STEP) "Fuzzing" $(RUN) fuzz
@@ -156,6 +158,9 @@ coverage: build $(STAMPS)/test $(STAMPS)/coverage | test-packages
 
 kills: build $(STAMPS)/test
 	@KILL_POINTS=all $(BIN)/python -m pytest -q tests/api/test_killed_saves.py
+
+simulate: build $(STAMPS)/test
+	@POWER_STATES=all $(BIN)/python -m pytest -q tests/api/test_power_failures.py
 
 mutants: $(STAMPS)/build | test-packages
 	@$(BIN)/python tools/mutants.py $(MUTANTS)

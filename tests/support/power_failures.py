@@ -1,0 +1,290 @@
+"""Lets the power fail during saves, in every way that the calls of disk.c allow, lets each of those
+calls fail, and kills the save before each; and checks what is left.
+
+Runs in a process with disk.c.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import tensorizer_ops
+from support.disk_states import read_tree, states, take_log, write_tree
+from support.process import fork, wait
+from tensorizer_ops import checkpoint, errors
+
+OLD, NEW = 1, 2
+SYNCED = {"fsync": "true"}
+NEVER = 1 << 30
+FAILED = 3  # the status of a process whose job has raised what the fault must come to
+FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EINTR": errno.EINTR, "short or killed": 0}
+
+
+# The value of all tensors, and how many there are; None if there is no model.
+Found = tuple[int, int] | None
+
+
+class Case(NamedTuple):
+    prepare: Callable[[Path], object]
+    job: Callable[[Path], object]
+    load: Callable[[Path], dict[str, torch.Tensor]]
+    # What a failure may leave beside the old and the new model: an error of a load that verifies.
+    may_be_damaged: bool = False
+    # Whether the old model may be gone when the call has failed.
+    in_place: bool = False
+
+
+def model(value: int, tensors: int = 3) -> dict[str, torch.Tensor]:
+    return {f"t{i}": torch.full((300,), value, dtype=torch.float32) for i in range(tensors)}
+
+
+def save(value: int, name: str = "m.tensors", **options: str) -> Callable[[Path], None]:
+    def run(root: Path) -> None:
+        tensorizer_ops.save(root / name, model(value), threads=1, options=options)
+
+    return run
+
+
+def save_in_place(root: Path) -> None:
+    with (root / "m.tensors").open("r+b") as file:
+        tensorizer_ops.save(f"fd:{file.fileno()}", model(NEW), threads=1)
+
+
+def load(name: str = "m.tensors") -> Callable[[Path], dict[str, torch.Tensor]]:
+    return lambda root: tensorizer_ops.load(root / name, verify="all", copy=True)
+
+
+def nothing(_: Path) -> None:
+    pass
+
+
+def prepare_update(root: Path) -> None:
+    save(OLD)(root)
+    save(NEW, "newer.tensors")(root)
+
+
+def update(root: Path) -> None:
+    tensorizer_ops.update(root / "newer.tensors", root / "m.tensors", threads=1)
+
+
+def save_checkpoint(value: int) -> Callable[[Path], None]:
+    return lambda root: checkpoint.save(root / "step", model(value), options=SYNCED)
+
+
+def load_checkpoint(root: Path) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = checkpoint.load(root / "step", verify="all")
+    return loaded
+
+
+def convert(root: Path) -> None:
+    source, target = root / "newer.tensors", root / "m.tensors"
+    tensorizer_ops.convert(source, target, threads=1, target_options=SYNCED)
+
+
+def save_model(value: int) -> Callable[[Path], None]:
+    def run(root: Path) -> None:
+        from support.hf_models import llama
+
+        module = llama()
+        for tensor in module.state_dict().values():
+            tensor.fill_(value)
+        tensorizer_ops.hf.save_pretrained(module, root / "model", threads=1, options=SYNCED)
+
+    return run
+
+
+def load_model(root: Path) -> dict[str, torch.Tensor]:
+    for file in ("config.json", "generation_config.json"):
+        json.loads((root / "model" / file).read_text())
+    return load("model")(root)
+
+
+SHARDS = {"max_shard_size": "2500"}
+SHARDED = "model.safetensors"
+CASES = {
+    "save, fsync": Case(save(OLD), save(NEW, **SYNCED), load()),
+    "first save, fsync": Case(nothing, save(NEW, **SYNCED), load()),
+    "save": Case(save(OLD), save(NEW), load(), may_be_damaged=True),
+    "safetensors, fsync": Case(
+        save(OLD, "m.safetensors"), save(NEW, "m.safetensors", **SYNCED), load("m.safetensors")
+    ),
+    "new folder, fsync": Case(nothing, save(NEW, "a/b/m.tensors", **SYNCED), load("a/b/m.tensors")),
+    "in place": Case(save(OLD), save_in_place, load(), may_be_damaged=True, in_place=True),
+    "shards, fsync": Case(
+        save(OLD, SHARDED, **SHARDS), save(NEW, SHARDED, **SHARDS, **SYNCED), load(".")
+    ),
+    "shards": Case(save(OLD, SHARDED, **SHARDS), save(NEW, SHARDED, **SHARDS), load("."), True),
+    "update": Case(prepare_update, update, load(), may_be_damaged=True),
+    "convert, fsync": Case(prepare_update, convert, load()),
+    "checkpoint, fsync": Case(save_checkpoint(OLD), save_checkpoint(NEW), load_checkpoint),
+    "model of transformers, fsync": Case(save_model(OLD), save_model(NEW), load_model),
+}
+
+
+def found(case: Case, root: Path) -> Found:
+    """Return the value of all tensors, and how many there are; None if there is no model.
+
+    Raises what the load does.
+    """
+    try:
+        loaded = case.load(root)
+    except FileNotFoundError:
+        return None
+    values = {int(value) for tensor in loaded.values() for value in tensor.unique()}
+    assert len(values) == 1, values
+    return values.pop(), len(loaded)
+
+
+def check(case: Case, root: Path, allowed: set[Found]) -> None:
+    try:
+        model = found(case, root)
+    except errors.Error:
+        assert case.may_be_damaged
+    else:
+        assert model in allowed or (model is None and case.may_be_damaged), model
+
+
+def record(case: Case, root: Path, log: Path) -> None:
+    os.environ |= {"DISK_ROOT": str(root), "DISK_LOG": str(log)}
+    try:
+        case.job(root)
+    finally:
+        del os.environ["DISK_ROOT"], os.environ["DISK_LOG"]
+
+
+def prepare(case: Case, root: Path) -> Found:
+    """Prepare the folder, and return what is in it."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    case.prepare(root)
+    return found(case, root)
+
+
+def new_of(case: Case, root: Path) -> Found:
+    """Return what the job leaves if nothing fails."""
+    prepare(case, root)
+    case.job(root)
+    new = found(case, root)
+    assert new is not None and new[0] == NEW
+    return new
+
+
+def calls_of(name: str, root: Path) -> list[tuple[list[str], memoryview]]:
+    """Prepare the folder of a case, and return the calls of its job."""
+    case, log = CASES[name], root.parent / "log"
+    prepare(case, root)
+    record(case, root, log)
+    return take_log(log)
+
+
+def fail(name: str, root: Path, most: int, sample: int, left_out: int = -1) -> int:
+    """Let the power fail in one case. Returns how many states were checked.
+
+    Args:
+        most: how many states after a call are all tried.
+        sample: how many of more are tried, at random.
+        left_out: the number of a call that is taken for not made.
+    """
+    case = CASES[name]
+    new = new_of(case, root)
+    old = prepare(case, root)
+    disk, kept = read_tree(root)
+    record(case, root, root.parent / "log")
+    calls = take_log(root.parent / "log")
+    if left_out >= 0:
+        del calls[left_out]
+    checked = 0
+    for number, tree in states(disk, calls, most, sample):
+        write_tree(tree, root)
+        ended = number == len(calls) and not case.may_be_damaged
+        try:
+            check(case, root, {new} if ended else {old, new})
+        except BaseException as error:
+            error.add_note(f"{name}: a power failure after call {number} of {len(calls)}")
+            raise
+        checked += 1
+    for file in kept:
+        os.close(file)
+    return checked
+
+
+def power_failures(work: Path, wanted: str) -> int:
+    """Let the power fail in all cases.
+
+    After each call, so many states are tried, or "all": all of fewer than 100,000, or 10,000.
+    """
+    most = (100_000, 10_000) if wanted == "all" else (int(wanted), int(wanted))
+    return sum(fail(name, work / "root", *most) for name in CASES)
+
+
+def left_out_syncs(work: Path, _: str) -> int:
+    """Leave out the last sync of each kind of saves that promise them: each must be missed."""
+    missed = 0
+    for name, case in CASES.items():
+        # The last file of a model of transformers is the same before and after.
+        if case.may_be_damaged or case.load is load_model:
+            continue
+        kinds = [call[0] for call, _ in calls_of(name, work / "root")]
+        for kind in {"sync", "sync-folder"} & {*kinds}:
+            number = len(kinds) - 1 - kinds[::-1].index(kind)
+            try:
+                fail(name, work / "root", 1000, 1000, number)
+            except (AssertionError, errors.Error):
+                missed += 1
+            else:
+                raise AssertionError(f"{name}: {kind}, call {number}, need not be made")
+    return missed
+
+
+def broken_calls(work: Path, wanted: str) -> int:
+    """Let calls fail, and kill the process before them: so many at random, or "all"."""
+    root, points, new = work / "root", [], {}
+    for name, case in CASES.items():
+        new[name] = new_of(case, root)
+        prepare(case, root)
+        _, calls = broken(case, root, NEVER, errno.EIO)
+        points += [(name, how, n) for how in FAULTS for n in range(1, calls + 1)]
+    if wanted != "all":
+        points = random.Random(wanted).sample(points, int(wanted))
+    for name, how, number in points:
+        case = CASES[name]
+        old = prepare(case, root)
+        status, _ = broken(case, root, number, FAULTS[how])
+        try:
+            assert status in (0, FAILED, -signal.SIGKILL), status
+            if status == FAILED and not case.in_place:
+                names = [path.name for path in root.rglob("*") if path.is_file()]
+                assert not any(name.startswith(".tensorizer-") for name in names), names
+            check(case, root, {new[name]} if status == 0 else {old, new[name]})
+        except BaseException as wrong:
+            wrong.add_note(f"{name}: {how} at call {number}")
+            raise
+    return len(points)
+
+
+def broken(case: Case, root: Path, number: int, error: int) -> tuple[int, int]:
+    """Run the job in a fork in which a call fails. Returns its status, and how many it made."""
+    counted = root.parent / "calls"
+    counted.write_text("0")
+
+    def job() -> None:
+        os.environ |= {"DISK_ROOT": str(root), "DISK_FAIL": f"{number}:{error}"}
+        try:
+            case.job(root)
+        except OSError:
+            os._exit(FAILED)
+        del os.environ["DISK_ROOT"]
+        counted.write_text(str(ctypes.c_long.in_dll(ctypes.CDLL(None), "calls").value))
+
+    return wait(fork(job)), int(counted.read_text())
