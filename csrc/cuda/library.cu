@@ -38,8 +38,16 @@ __device__ std::uint64_t thread_number() {
   return blockIdx.x * std::uint64_t{kThreads} + threadIdx.x;
 }
 
-// The pieces of one launch: as many as its arguments have room for.
+// The pieces of one launch: as many as its arguments have room for. Launches follow one another, and
+// each takes as long as its longest chunk.
+#ifdef __HIP_PLATFORM_AMD__
 constexpr int kMostPieces = 128;
+#else
+constexpr int kMostPieces = 1300;
+#endif
+// A warp that has a scheduler for itself hashes twice as fast as one of two, so small blocks spread
+// few chunks over all multiprocessors.
+constexpr int kHashThreads = 32;
 struct Pieces {
   const std::uint8_t* data[kMostPieces];
   std::uint64_t size[kMostPieces];
@@ -48,7 +56,7 @@ struct Pieces {
 };
 
 __global__ void sha256_kernel(Pieces pieces, std::uint64_t chunk, std::uint8_t* digests) {
-  const std::uint64_t number = thread_number();
+  const std::uint64_t number = blockIdx.x * std::uint64_t{kHashThreads} + threadIdx.x;
   if (number >= pieces.first[pieces.count]) return;
   int piece = 0;
   for (int end = pieces.count; end - piece > 1;) {
@@ -187,8 +195,8 @@ __global__ void stream_kernel(ChunkState* states) {
   xsalsa_part(state.key, state.nonce, thread_number(), data, data, size);
 }
 
-unsigned blocks_for(std::uint64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+unsigned blocks_for(std::uint64_t threads, int in_block = kThreads) {
+  return static_cast<unsigned>((threads + in_block - 1) / in_block);
 }
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -265,7 +273,8 @@ int tensorizer_cuda_sha256_chunks(int device, void* stream, const tensorizer_cud
     if (launched.count < kMostPieces && i + 1 < count) continue;
     const std::uint64_t chunks = launched.first[launched.count];
     if (chunks > 0) {
-      sha256_kernel<<<blocks_for(chunks), kThreads, 0, stream_of(stream)>>>(launched, chunk, out);
+      const unsigned blocks = blocks_for(chunks, kHashThreads);
+      sha256_kernel<<<blocks, kHashThreads, 0, stream_of(stream)>>>(launched, chunk, out);
     }
     out += chunks * kSha256Size;
     launched.count = 0;
