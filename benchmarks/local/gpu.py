@@ -136,7 +136,7 @@ def files(
         {"us, encrypted": lambda: load(path, options=key)},
     )
     yield (
-        lambda: tensorizer_ops.save(path, state),
+        lambda: tensorizer_ops.save(path, state, hashes="all"),
         {
             "us, SHA-256 of tensors": lambda: load(path, verify="all"),
             "tensorizer": lambda: tensorizer_load(None, device=device)(str(path)),
