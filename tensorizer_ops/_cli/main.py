@@ -27,6 +27,7 @@ _ARGUMENTS = {
     "entry=": "--entry",
     "rename: ": "--map: ",
     "prefix: ": "--prefix: ",
+    "overwrite=True": "--overwrite",
 }
 
 
