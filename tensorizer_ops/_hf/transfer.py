@@ -24,7 +24,7 @@ from tensorizer_ops import _core, errors
 from tensorizer_ops._base.folder import Folder, refuse_path
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
-from tensorizer_ops._base.targets import Target
+from tensorizer_ops._base.targets import Target, is_uri
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._hf.files import (
     SMALL_FILES,
@@ -117,6 +117,7 @@ def upload(source: Target, uri: Target, options: Options | None, show: Show) -> 
     paths = _files_in(source)
     here = Folder(source)
     folder = Folder(uri, options)
+    _refuse_forgotten_scheme(uri)
     there = _Sums.of(folder) or _Sums({})
     # Files that this folder does not have leave the list, so that a download is this folder.
     sums = {name: there.sums[name] for name in paths if name in there.sums}
@@ -141,6 +142,17 @@ def upload(source: Target, uri: Target, options: Options | None, show: Show) -> 
         listed.add(name, digest)
         listed.write(folder)
         yield Copied(name, size, time.monotonic() - begin, checked)
+
+
+def _refuse_forgotten_scheme(uri: Target) -> None:
+    """Refuse to make a folder on this machine for what may be meant as one of a store."""
+    if not isinstance(uri, str) or is_uri(uri) or uri.startswith(("/", ".", "~")):
+        return
+    if not os.path.exists(uri.partition("/")[0]):
+        raise errors.InvalidArgument(
+            f"there is no folder {uri!r} here: write s3://{uri} for one on S3, or ./{uri} to make "
+            "it on this machine"
+        )
 
 
 def download(

@@ -24,6 +24,7 @@ from support.command import COMMAND, run
 from support.process import environment, fork_python
 from support.recorder import Recorded, Recorder, recorder
 from support.samples import flip
+from tensorizer_ops import errors
 from tensorizer_ops._hf.transfer import download, upload
 
 URI = "s3://bucket/m"
@@ -301,6 +302,18 @@ def test_lists_that_are_none(tmp_path: Path) -> None:
     for text, why in ((f"{line}{line}", "'x' twice"), (f"{line}<html>", "line 2 is no SHA-256")):
         (tmp_path / LIST).write_text(text)
         assert why in run("download", tmp_path, tmp_path / "back", status=3).stderr
+
+
+def test_a_uri_without_a_scheme_is_no_new_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.InvalidArgument, match=r"s3://bucket/you .* \./bucket/you"):
+        next(upload(folder, "bucket/you", None, lambda _: None))
+    assert not (tmp_path / "bucket").exists()
+    for target in ("./bucket/you", "bucket/two", Path("other")):
+        list(upload(folder, target, None, lambda _: None))
+        assert contents(tmp_path / target) == contents(folder)
 
 
 def test_what_runs_has_a_label(folder: Path, tmp_path: Path) -> None:
