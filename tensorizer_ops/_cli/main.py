@@ -28,7 +28,10 @@ _ARGUMENTS = {
     "rename: ": "--map: ",
     "prefix: ": "--prefix: ",
     "overwrite=True": "--overwrite",
+    " (pathlib.Path drops one)": "",
 }
+# Options that may stand in front of the command.
+_FOR_ALL = ("-q", "--quiet", "-v", "--verbose")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
