@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not words:
                 parser.print_help(sys.stderr)
                 return WRONG_USAGE
-            given = parser.parse_args(words)
+            given = parser.parse_args(_in_order(words))
             verbose = given.verbose
             with interrupts_that_end():
                 module = importlib.import_module(f"tensorizer_ops._cli.{given.file}")
@@ -68,6 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report(error, verbose)
         return status_of(error)
     return status
+
+
+def _in_order(words: Sequence[str]) -> list[str]:
+    """Return arguments as the parser takes them: options that all commands have behind these."""
+    first = [*itertools.takewhile(lambda word: word in _FOR_ALL, words)]
+    rest = words[len(first) :]
+    if rest[:1] == ["help"]:
+        rest = [*rest[1:2], "--help"]
+    return [*rest[:1], *first, *rest[1:]]
 
 
 @contextmanager

@@ -314,6 +314,15 @@ def test_examples_in_help_parse() -> None:
             assert words[0] == command.name and make_parser().parse_args(words).run
 
 
+def test_help_and_options_in_front_of_a_command(model: Path) -> None:
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "info").stdout == run("info", "--help").stdout
+    assert "did you mean info?" in run("help", "inof", status=2).stderr
+    assert run("-q", "verify", model).stdout == ""
+    assert "Traceback" in shell("-v info $1.none", model).stderr
+    assert "required: COMMAND" in run("-v", status=2).stderr
+
+
 def test_the_version() -> None:
     assert run("--version").stdout == f"tensorizer-ops {tensorizer_ops.__version__}\n"
 
