@@ -149,6 +149,6 @@ def as_arguments(text: str) -> str:
 
 
 def status_of(error: Exception) -> int:
-    if isinstance(error, UsageError | errors.InvalidArgument):
-        return WRONG_USAGE
-    return DIFFERENT if isinstance(error, errors.HashMismatch) else FAILED
+    if isinstance(error, errors.HashMismatch | NothingMatches):
+        return DIFFERENT
+    return WRONG_USAGE if isinstance(error, UsageError | errors.InvalidArgument) else FAILED

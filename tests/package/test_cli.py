@@ -57,6 +57,9 @@ def test_info_filters_and_adds_up(model: Path) -> None:
         "layers.0.weight",
         "layers.1.weight",
     ]
+    done = run("info", model, model, "--names", "--filter", "head", "--filter", "wieght", status=1)
+    said = "--filter: no tensor is left that 'wieght' matches: the name most like it is 'layers."
+    assert done.stdout == "" and done.stderr.count(f"{model}: {said}") == 2
     shown = run("info", model, "--by-prefix=2").stdout
     assert re.search(r"^layers\.0 +2 +2\.4 KiB$", shown, re.MULTILINE)
     assert re.search(r"^head +1 +40 B$", shown, re.MULTILINE)
