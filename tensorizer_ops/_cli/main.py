@@ -21,6 +21,7 @@ from tensorizer_ops._cli.parsers import (
     complaint,
     make_parser,
 )
+from tensorizer_ops._front.selection import NothingMatches
 
 # The names of arguments in messages of the library, and those that the command has for them.
 _ARGUMENTS = {

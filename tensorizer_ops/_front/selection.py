@@ -91,4 +91,4 @@ def nothing_matches(what: str, pattern: str, names: Sequence[str]) -> NothingMat
     plain = re.sub(r"\\(.)|[\^$*?()\[\]]", r"\1", pattern)
     close = difflib.get_close_matches(plain, names[:_MOST_COMPARED], 1, 0)
     advice = f": the name most like it is {close[0]!r}" if close else ""
-    return errors.InvalidArgument(f"{what}: no tensor is left that {pattern!r} matches{advice}")
+    return NothingMatches(f"{what}: no tensor is left that {pattern!r} matches{advice}")

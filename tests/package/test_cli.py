@@ -172,6 +172,8 @@ def test_verify_names_the_damage_and_goes_on(model: Path, tmp_path: Path) -> Non
     run("verify", bad, status=1)
     run("verify", tmp_path / "none", status=3)
     run("verify", tmp_path / "none", bad, status=3)
+    tensorizer_ops.save(bad, TENSORS, hashes="none")
+    assert "there is nothing to verify" in run("verify", bad, status=2).stderr
 
 
 def test_verify_holds_a_file_against_a_pinned_digest(model: Path) -> None:
