@@ -334,7 +334,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         description=_wrapped(
             "Inspects, verifies, converts, copies and encrypts .tensors and safetensors files, on "
-            "disk, web servers, S3 and Redis."
+            "disk, web servers, S3, Azure and Redis."
         ),
         epilog=f"{PROGRAM} COMMAND --help describes a command.\n{statuses}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
