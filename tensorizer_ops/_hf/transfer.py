@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tensorizer_ops import _core, errors
+from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder, refuse_path
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
@@ -201,9 +201,10 @@ def _right_files(
     for name, digest in wanted.items():
         if not os.path.isfile(os.path.join(here.path or "", name)):
             continue
-        kind, expected = ("SHA-256", digest) if digest else _kept(folder.open(name, 1, 1))
-        if expected is None:
+        kept = ("SHA-256", digest) if digest else folder.open(name, 1, 1).digest()
+        if kept is None:
             continue
+        kind, expected = kept
         found = _hash(here, name, kind, show)
         if found == expected:
             right[name] = kind if digest else f"the server's {kind}"
@@ -219,18 +220,12 @@ def _would_be_lost(path: str, folder: Folder) -> errors.InvalidArgument:
     )
 
 
-def _kept(source: _core.RemoteBytes) -> tuple[str, str | None]:
-    """Return the kind of the hash that a server keeps of a file, and the hash, if there is one."""
-    return source.digest() or ("SHA-256", None)
-
-
 def _receive(
     folder: Folder, name: str, path: str, digest: str | None, show: Show, overwrite: bool
 ) -> tuple[int, str]:
     """Fetch a file, check it and put it into its place; return its size and what was compared."""
-    source = folder.open(name, _READ_AHEAD)
-    kind, expected = ("SHA-256", digest) if digest else _kept(source)
-    job = _Hashing(source, kind)
+    job = _Hashing(folder, name, ("SHA-256", digest) if digest else None)
+    kind, expected = job.kind, job.expected
     with _replacing(path) as part:
         with reported(job, show(f"fetching {name}")):
             found = job.run(part)
@@ -253,17 +248,22 @@ def _receive(
 
 def _hash(folder: Folder, name: str, kind: str, show: Show) -> str:
     """Return the hash of a file in a folder."""
-    job = _Hashing(folder.open(name, _READ_AHEAD), kind)
+    job = _Hashing(folder, name, (kind, ""))
     with reported(job, show(f"comparing {name}")):
         return job.run(os.devnull)
 
 
 class _Hashing:
-    """Hashes a file while it is read, and writes it to a path."""
+    """Hashes a file while it is read, and writes it to a path.
 
-    def __init__(self, source: _core.RemoteBytes, kind: str) -> None:
-        self._source = source
-        self._kind = kind
+    ``kept`` is the kind of the hash and its expected value; ``None`` for what the server keeps.
+    """
+
+    def __init__(self, folder: Folder, name: str, kept: tuple[str, str] | None) -> None:
+        self._source = folder.open(name, _READ_AHEAD)
+        known = kept or self._source.digest()
+        self.kind = known[0] if known else "SHA-256"
+        self.expected = known[1] if known else None
         self._is_cancelled = False
         self.done = 0
 
@@ -276,7 +276,7 @@ class _Hashing:
     def run(self, path: str) -> str:
         """Read the file, and return its digest."""
         digest = hashlib.sha256()
-        if self._kind != "SHA-256":  # that of git
+        if self.kind != "SHA-256":  # that of git
             start = f"blob {self._source.size()}\0".encode()
             digest = hashlib.sha1(start, usedforsecurity=False)
         piece = memoryview(bytearray(_PIECE))

@@ -393,6 +393,28 @@ def test_a_model_without_a_list(folder: Path, tmp_path: Path) -> None:
     assert "neither the list 'SHA256SUMS'" in error
 
 
+def test_from_python(folder: Path, s3: S3, tmp_path: Path) -> None:
+    options, calls = s3.options(), []
+    sent = tensorizer_ops.upload(folder, URI, options=options)
+    assert {file.name: file.size for file in sent} == {
+        n: len(d) for n, d in contents(folder).items()
+    }
+    for known in (False, True):
+        found = tensorizer_ops.download(
+            URI, tmp_path / "b", options=options, progress=lambda *n: calls.append(n)
+        )
+        assert {file.seconds is None for file in found} == {known}
+    assert contents(tmp_path / "b") == contents(folder) and calls
+    (tmp_path / "b" / "empty").write_text("mine")
+    with pytest.raises(ValueError, match=r"would be lost.*overwrite=True"):
+        tensorizer_ops.download(URI, tmp_path / "b", options=options)
+    tensorizer_ops.download(URI, tmp_path / "b", overwrite=True, options=options)
+    code = (
+        "import sys, tensorizer_ops as t; t.download, t.Copied; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_neither_needs_torch(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from tensorizer_ops._cli.main import main\n"
