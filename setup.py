@@ -306,12 +306,16 @@ def build_settings() -> dict[str, object]:
         "cmdclass": {"build_ext": Build},
         "options": {"bdist_wheel": {"py_limited_api": "cp311"}} if len(modules) == 2 else {},
         "install_requires": [requirement(torches)],
+        "python_requires": ">={}.{}".format(*sys.version_info),
     }
 
 
 def source_settings() -> dict[str, object]:
     """Return the arguments of setup() for a source distribution, which fits any torch."""
-    return {"install_requires": [f"torch>={'.'.join(map(str, OLDEST_TORCH))}"]}
+    return {
+        "install_requires": [f"torch>={'.'.join(map(str, OLDEST_TORCH))}"],
+        "python_requires": ">=3.10",
+    }
 
 
 # Commands that only describe or pack the sources, and work without torch and compilers unless they

@@ -66,6 +66,7 @@ if _typing.TYPE_CHECKING:
         update as update,
     )
     from tensorizer_ops._front.writer import Writer as Writer
+    from tensorizer_ops._hf.folders import Copied as Copied, download as download, upload as upload
     from tensorizer_ops.serialization import (
         CryptographyError as CryptographyError,
         DecryptionParams as DecryptionParams,
@@ -76,7 +77,8 @@ if _typing.TYPE_CHECKING:
         TensorType as TensorType,
     )
 
-# Names that need torch, each with its module, which is imported when the name is first used.
+# Names with their module, which is imported when the name is first used. All others need torch.
+_WITHOUT_TORCH = "_hf.folders"
 _LATER = {
     name: module
     for module, names in {
@@ -103,6 +105,7 @@ _LATER = {
             "update",
         ),
         "_front.writer": ("Writer",),
+        _WITHOUT_TORCH: ("Copied", "download", "upload"),
         "serialization": (
             "CryptographyError",
             "DecryptionParams",
@@ -141,7 +144,8 @@ if not _typing.TYPE_CHECKING:
                 name=name,
                 obj=_sys.modules[__name__],
             )
-        _register.register_with_torch()
+        if _LATER.get(name) != _WITHOUT_TORCH:
+            _register.register_with_torch()
         if name not in _LATER:
             return _importlib.import_module(f"{__name__}.{name}")
         value = getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -225,7 +225,7 @@ def load(
         device: without a state, the device of all tensors; torch's default device if omitted.
         verify, threads, options: as for :func:`tensorizer_ops.load`.
         copy: as for :func:`tensorizer_ops.load`. Tensors from a folder are always in own memory.
-        progress: as for :func:`tensorizer_ops.load`, of a file without a state.
+        progress: as for :func:`tensorizer_ops.load`.
 
     Returns:
         The state.
@@ -236,15 +236,13 @@ def load(
     """
     if state is not None and device is not None:
         raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
-    in_folder = _is_folder(uri, options)
-    if progress and (in_folder or state is not None):
-        raise errors.InvalidArgument("progress is for loads of one file without a state")
-    if in_folder:
-        return _many_ranks().load_folder(uri, state, device, verify, threads, options)
+    if _is_folder(uri, options):
+        return _many_ranks().load_folder(uri, state, device, verify, threads, options, progress)
     with Reader(uri, device=device, options=options, threads=threads, copy=copy) as reader:
         text = _text_of(reader, label(uri))
         if state is not None:
-            return _many_ranks().load_file(reader, label(uri), text, state, verify, threads)
+            where = label(uri)
+            return _many_ranks().load_file(reader, where, text, state, verify, threads, progress)
         tensors = reader.load(verify=verify, progress=progress)
     with naming_damage(label(uri)):
         return rebuilt(text, tensors)

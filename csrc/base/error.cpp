@@ -79,7 +79,9 @@ Error system_error(int system_errno, const std::string& doing, const std::string
     default:
       break;
   }
-  return Error(kind, doing + " " + quote(path, 4096) + ": " + std::strerror(system_errno),
+  const char* const advice =
+      system_errno == EISDIR ? ": name a file in it, such as model.tensors" : "";
+  return Error(kind, doing + " " + quote(path, 4096) + ": " + std::strerror(system_errno) + advice,
                system_errno, path);
 }
 

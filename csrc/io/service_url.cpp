@@ -42,6 +42,15 @@ std::string service_url(const std::string& given, bool force_http, const std::st
          (parts->port.empty() ? "" : ":" + parts->port) + path;
 }
 
+std::string full_service_url(const std::string& given, const std::string& what) {
+  if (given.find("://") == std::string::npos) {
+    const std::string shown = without_secrets("https://" + given).substr(8);
+    throw Error(ErrorKind::InvalidArgument,
+                what + " is " + quote(shown) + ", and must begin with http:// or https://");
+  }
+  return service_url(given, false, what);
+}
+
 void require_https(const std::string& url, const std::string& what) {
   if (!url.starts_with("http://")) return;
   throw Error(ErrorKind::InvalidArgument,

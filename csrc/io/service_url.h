@@ -11,6 +11,9 @@ namespace tensorizer {
 // for anything but an http:// or https:// URL of a host and at most a path.
 std::string service_url(const std::string& given, bool force_http, const std::string& what);
 
+// Returns the same for the URL in a variable or a file of another program, which has a scheme.
+std::string full_service_url(const std::string& given, const std::string& what);
+
 // Throws Error(InvalidArgument) if such a URL is not encrypted, which the option 'force_http'
 // allows.
 void require_https(const std::string& url, const std::string& what);

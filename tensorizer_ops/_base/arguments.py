@@ -280,6 +280,11 @@ class _Signature(typing.NamedTuple):
         error = wrong(name, value, rule.wanted)
         if _FILE_OBJECT in rule.wanted and hasattr(value, "open"):  # as of fsspec.open()
             return TypeError(f"{error}: give what its open() returns")
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.dtype in rule.types and isinstance(value, str):
+            dtype = value.removeprefix("torch.")
+            if isinstance(getattr(torch, dtype, None), torch.dtype):
+                return TypeError(f"{error}: did you mean torch.{dtype}?")
         positional = dict(zip(self.positional, given, strict=False))
         for other, there in positional.items() if name in positional else ():
             own = self.rules[other]

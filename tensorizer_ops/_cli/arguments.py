@@ -269,6 +269,11 @@ def add_upload(parser: argparse.ArgumentParser) -> None:
 
 def add_download(parser: argparse.ArgumentParser) -> None:
     _transfers(parser, "uri", "folder")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace also files that were changed on this machine",
+    )
 
 
 def _kdf(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,8 @@ def upload(given: Namespace) -> int:
 
 
 def download(given: Namespace) -> int:
-    return _shown(given, fetch(given.uri, given.folder, dict(given.options), _bars(given)))
+    copied = fetch(given.uri, given.folder, dict(given.options), _bars(given), given.overwrite)
+    return _shown(given, copied)
 
 
 def _bars(given: Namespace) -> Show:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from fnmatch import fnmatchcase
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.tables import name_text
@@ -20,6 +19,7 @@ from tensorizer_ops._front.info import (
     table_by_prefix,
 )
 from tensorizer_ops._front.inspection import File, info_of
+from tensorizer_ops._front.selection import matching
 
 
 def info(given: Namespace) -> int:
@@ -36,8 +36,11 @@ def info(given: Namespace) -> int:
 
 
 def _show(given: Namespace, file: File, number: int) -> None:
-    globs = given.filter or ["*"]
-    tensors = [t for t in file.index() if any(fnmatchcase(t.name, glob) for glob in globs)]
+    tensors = file.index()
+    if given.filter:
+        what = f"{name_of(file)}: --filter"
+        names = set(matching(what, given.filter, [tensor.name for tensor in tensors]))
+        tensors = [tensor for tensor in tensors if tensor.name in names]
     if given.names:
         place = f"{name_of(file)}: " if len(given.uri) > 1 else ""
         for tensor in tensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from tensorizer_ops._cli.parsers import (
     complaint,
     make_parser,
 )
+from tensorizer_ops._front.selection import NothingMatches
 
 # The names of arguments in messages of the library, and those that the command has for them.
 _ARGUMENTS = {
@@ -27,7 +29,11 @@ _ARGUMENTS = {
     "entry=": "--entry",
     "rename: ": "--map: ",
     "prefix: ": "--prefix: ",
+    "overwrite=True": "--overwrite",
+    " (pathlib.Path drops one)": "",
 }
+# Options that may stand in front of the command.
+_FOR_ALL = ("-q", "--quiet", "-v", "--verbose")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not words:
                 parser.print_help(sys.stderr)
                 return WRONG_USAGE
-            given = parser.parse_args(words)
+            given = parser.parse_args(_in_order(words))
             verbose = given.verbose
             with interrupts_that_end():
                 module = importlib.import_module(f"tensorizer_ops._cli.{given.file}")
@@ -64,6 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report(error, verbose)
         return status_of(error)
     return status
+
+
+def _in_order(words: Sequence[str]) -> list[str]:
+    """Return arguments as the parser takes them: options that all commands have behind these."""
+    first = [*itertools.takewhile(lambda word: word in _FOR_ALL, words)]
+    rest = words[len(first) :]
+    if rest[:1] == ["help"]:
+        rest = [*rest[1:2], "--help"]
+    return [*rest[:1], *first, *rest[1:]]
 
 
 @contextmanager
@@ -135,6 +150,6 @@ def as_arguments(text: str) -> str:
 
 
 def status_of(error: Exception) -> int:
-    if isinstance(error, UsageError | errors.InvalidArgument):
-        return WRONG_USAGE
-    return DIFFERENT if isinstance(error, errors.HashMismatch) else FAILED
+    if isinstance(error, errors.HashMismatch | NothingMatches):
+        return DIFFERENT
+    return WRONG_USAGE if isinstance(error, UsageError | errors.InvalidArgument) else FAILED

@@ -22,8 +22,9 @@ WRONG_USAGE = 2
 FAILED = 3
 
 STATUSES = (
-    "Exit status: 0 success, 1 a difference or a failed verification, 2 wrong usage, 3 any other "
-    "error, 130 after Ctrl-C, 141 if nobody reads what it prints."
+    "Exit status: 0 success, 1 a difference, a failed verification or a pattern that matches "
+    "nothing, 2 wrong usage, 3 any other error, 130 after Ctrl-C, 141 if nobody reads what it "
+    "prints."
 )
 
 
@@ -333,7 +334,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         description=_wrapped(
             "Inspects, verifies, converts, copies and encrypts .tensors and safetensors files, on "
-            "disk, web servers, S3 and Redis."
+            "disk, web servers, S3, Azure and Redis."
         ),
         epilog=f"{PROGRAM} COMMAND --help describes a command.\n{statuses}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import urllib.parse
 from argparse import Namespace
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from tensorizer_ops import _core
 from tensorizer_ops._base.options import Hashes
@@ -25,16 +24,10 @@ def convert(given: Namespace) -> int:
     import torch
 
     from tensorizer_ops._front.rewrite import Changes, convert_changed
-    from tensorizer_ops._front.selection import nothing_matches
-
-    def select(known: Sequence[str]) -> Sequence[str]:
-        for glob in given.filter:
-            if not any(fnmatchcase(name, glob) for name in known):
-                raise nothing_matches("--filter", glob, known)
-        return [name for name in known if any(fnmatchcase(name, glob) for glob in given.filter)]
+    from tensorizer_ops._front.selection import matching
 
     changes = Changes(
-        select if given.filter else None,
+        functools.partial(matching, "--filter", given.filter) if given.filter else None,
         dict(given.map) or None,
         getattr(torch, given.dtype) if given.dtype else None,
     )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.devices import first_use, named_device
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.nested import is_stateful, naming_damage, own_states
 from tensorizer_ops._base.options import Options, Verify
+from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._dcp.one_file import OneFile
 from tensorizer_ops._dcp.paths import empty_dicts, nested
@@ -68,6 +71,7 @@ def load_folder(
     verify: Verify,
     threads: int,
     options: Options | None,
+    progress: Progress | None,
 ) -> dict[Any, Any]:
     """Fill a state from what ranks have saved, or return all of it."""
     reader = TensorizerStorageReader(uri, verify=verify, threads=threads, options=options)
@@ -80,17 +84,62 @@ def load_folder(
             raise errors.InvalidArgument("device is meta, and a folder is loaded with its values")
         reader._check_places()
         state = _empty(metadata, label(uri), where)
-    _fill(state, metadata, reader.read_data)
+    _fill(state, metadata, reader.read_data, progress)
     return state
 
 
 def load_file(
-    reader: Reader, where: str, text: str, state: dict[Any, Any], verify: Verify, threads: int
+    reader: Reader,
+    where: str,
+    text: str,
+    state: dict[Any, Any],
+    verify: Verify,
+    threads: int,
+    progress: Progress | None,
 ) -> dict[Any, Any]:
     """Fill a state from the tensors of a file, and the text that says where they belong."""
     file = OneFile(reader, where, text, verify, threads)
-    _fill(state, file.metadata, file.read_data)
+    _fill(state, file.metadata, file.read_data, progress)
     return state
+
+
+class _Counting(JsonLoadPlanner):
+    """A planner whose load is a job that reports its progress."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = self.total = 0
+        self._reader: Any = None  # that is loading
+        self._is_cancelled = False
+
+    @contextmanager
+    def reading(self, reader: Any) -> Iterator[None]:
+        """Count what a reader loads in the block."""
+        if self._is_cancelled:
+            raise errors.Cancelled("the load was cancelled")
+        self._reader = reader
+        try:
+            yield
+        finally:
+            self._reader, self.done = None, self.progress()[0]
+
+    def progress(self) -> tuple[int, int]:
+        reader = self._reader
+        moved = self.done + (0 if reader is None else reader.progress()[0])
+        return min(moved, self.total), self.total
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if (reader := self._reader) is not None:
+            reader.cancel()
+
+
+def _size(item: ReadItem, metadata: Metadata) -> int:
+    """Return the bytes of a part; 0 for a value that is no tensor."""
+    stored = metadata.state_dict_metadata[item.storage_index.fqn]
+    if not isinstance(stored, TensorStorageMetadata):
+        return 0
+    return math.prod(item.lengths) * stored.properties.dtype.itemsize
 
 
 def _empty(metadata: Metadata, where: str, device: torch.device) -> dict[Any, Any]:
@@ -105,7 +154,9 @@ def _empty(metadata: Metadata, where: str, device: torch.device) -> dict[Any, An
         return nested(values, metadata.planner_data or {})
 
 
-def _fill(state: dict[Any, Any], metadata: Metadata, read: _Read) -> None:
+def _fill(
+    state: dict[Any, Any], metadata: Metadata, read: _Read, progress: Progress | None
+) -> None:
     """Fill a state as torch's ``load`` does, but without the other ranks.
 
     What has ``state_dict()`` and ``load_state_dict()`` is filled by them, as there.
@@ -118,9 +169,13 @@ def _fill(state: dict[Any, Any], metadata: Metadata, read: _Read) -> None:
                 "before its first step. Load without a state, or make it with get_state_dict() of "
                 "torch.distributed.checkpoint.state_dict"
             )
-    planner = JsonLoadPlanner()
+    planner = _Counting()
     planner.set_up_planner(plain, metadata, True)
-    read(planner.create_local_plan(), planner)
+    plan = planner.create_local_plan()
+    planner.total = sum(_size(item, metadata) for item in plan.items)
+    with reported(planner, progress):
+        read(plan, planner)
+        planner.done = planner.total
     for key, value in state.items():
         if is_stateful(value):
             value.load_state_dict(plain[key])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -104,13 +105,17 @@ def fill(
             direct.append(_Direct(wanted.name, start, target.view(-1)))
         else:
             (cut if maps else copied).append((wanted, target))
+    counting = getattr(planner, "reading", nullcontext)
     if direct:
         names, starts, targets = map(list, zip(*direct, strict=True))
-        internals.load_ranges(names, starts, targets, None, verify, threads)
+        with counting(reader):
+            internals.load_ranges(names, starts, targets, None, verify, threads)
     for batch in _batches(copied):
-        _load_and_copy(reader, batch, verify, threads)
+        with counting(reader):
+            _load_and_copy(reader, batch, verify, threads)
     for wanted, target in cut:
-        whole = _load(reader, [wanted.name], verify, threads)[wanted.name]
+        with counting(reader):
+            whole = _load(reader, [wanted.name], verify, threads)[wanted.name]
         part = narrow_tensor_by_index(whole, wanted.item.storage_offsets, wanted.item.lengths)
         _copy(wanted, target, part)
     for item, target in filled:

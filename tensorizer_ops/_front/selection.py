@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of, meant
@@ -70,9 +71,24 @@ def _renamed(names: Sequence[str], rename: Mapping[str, str]) -> list[str]:
     return found
 
 
-def nothing_matches(what: str, pattern: str, names: Sequence[str]) -> errors.InvalidArgument:
+class NothingMatches(errors.InvalidArgument):
+    """No name matches a pattern."""
+
+
+def matching(what: str, globs: Iterable[str], names: Sequence[str]) -> list[str]:
+    """Return the names that match some glob; raise for a glob that no name matches."""
+    found: set[str] = set()
+    for glob in globs:
+        matched = [name for name in names if fnmatchcase(name, glob)]
+        if not matched:
+            raise nothing_matches(what, glob, names)
+        found.update(matched)
+    return [name for name in names if name in found]
+
+
+def nothing_matches(what: str, pattern: str, names: Sequence[str]) -> NothingMatches:
     """Return the error for a pattern that no name matches."""
     plain = re.sub(r"\\(.)|[\^$*?()\[\]]", r"\1", pattern)
     close = difflib.get_close_matches(plain, names[:_MOST_COMPARED], 1, 0)
     advice = f": the name most like it is {close[0]!r}" if close else ""
-    return errors.InvalidArgument(f"{what}: no tensor is left that {pattern!r} matches{advice}")
+    return NothingMatches(f"{what}: no tensor is left that {pattern!r} matches{advice}")

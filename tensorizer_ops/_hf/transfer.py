@@ -8,6 +8,7 @@ without such comments belongs to a folder that is complete.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import hashlib
 import os
 import re
@@ -23,7 +24,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder, refuse_path
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
-from tensorizer_ops._base.targets import Target
+from tensorizer_ops._base.targets import Target, is_uri
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._hf.files import (
     SMALL_FILES,
@@ -45,7 +46,7 @@ _READ_AHEAD = 16 << 20
 _REQUESTS = 8
 _MOST_NAMES = 5
 
-# Returns what shows the progress of a file.
+# Returns what shows the progress of the work that a text names, such as "sending x".
 Show = Callable[[str], Progress | None]
 
 
@@ -114,7 +115,9 @@ class _Sums:
 def upload(source: Target, uri: Target, options: Options | None, show: Show) -> Iterator[Copied]:
     """Copy the files of a folder on this machine, and yield each that is complete."""
     paths = _files_in(source)
+    here = Folder(source)
     folder = Folder(uri, options)
+    _refuse_forgotten_scheme(uri)
     there = _Sums.of(folder) or _Sums({})
     # Files that this folder does not have leave the list, so that a download is this folder.
     sums = {name: there.sums[name] for name in paths if name in there.sums}
@@ -124,26 +127,41 @@ def upload(source: Target, uri: Target, options: Options | None, show: Show) -> 
     for name, path in paths.items():
         begin = time.monotonic()
         size = os.path.getsize(path)
-        checked = "SHA-256" + ", own hashes" * _has_right_hashes(name, path, show(name))
-        if name in listed.sums:
-            if folder.size(name) == size and _sha256(path) == listed.sums[name]:
-                yield Copied(name, size, None, checked)
-                continue
+        is_listed = name in listed.sums
+        is_there = is_listed and folder.size(name) == size
+        if is_there and _hash(here, name, "SHA-256", show) == listed.sums[name]:
+            yield Copied(name, size, None, "SHA-256")  # own hashes were compared when it was sent
+            continue
+        checked = "SHA-256" + ", own hashes" * _has_right_hashes(name, path, show)
+        if is_listed:
             listed.take_out(name)
             listed.write(folder)
         job = folder.upload(name, path)
-        with reported(job, show(name)):
+        with reported(job, show(f"sending {name}")):
             digest = job.start().hex()
         listed.add(name, digest)
         listed.write(folder)
         yield Copied(name, size, time.monotonic() - begin, checked)
 
 
-def download(uri: Target, target: Target, options: Options | None, show: Show) -> Iterator[Copied]:
+def _refuse_forgotten_scheme(uri: Target) -> None:
+    """Refuse to make a folder on this machine for what may be meant as one of a store."""
+    if not isinstance(uri, str) or is_uri(uri) or uri.startswith(("/", ".", "~")):
+        return
+    if not os.path.exists(uri.partition("/")[0]):
+        raise errors.InvalidArgument(
+            f"there is no folder {uri!r} here: write s3://{uri} for one on S3, or ./{uri} to make "
+            "it on this machine"
+        )
+
+
+def download(
+    uri: Target, target: Target, options: Options | None, show: Show, overwrite: bool = False
+) -> Iterator[Copied]:
     """Copy the files of a folder to this machine, and yield each that is complete."""
     folder = Folder(uri, options)
-    place = Folder(target).path
-    if place is None:
+    here = Folder(target)
+    if here.path is None:
         raise errors.InvalidArgument("the target of a download is a folder on this machine")
     listed = _Sums.of(folder)
     if listed is not None and listed.missing:
@@ -155,51 +173,99 @@ def download(uri: Target, target: Target, options: Options | None, show: Show) -
         )
     wanted: dict[str, str | None] = {}
     wanted.update(listed.sums if listed else dict.fromkeys(_model_files(folder)))
+    right = _right_files(folder, here, wanted, show, overwrite)
     for name, digest in wanted.items():
-        path = os.path.join(place, name)
-        if digest and os.path.isfile(path) and _sha256(path) == digest:
-            yield Copied(name, os.path.getsize(path), None, "SHA-256")
+        path = os.path.join(here.path, name)
+        if name in right:
+            yield Copied(name, os.path.getsize(path), None, right[name])
             continue
         begin = time.monotonic()
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        size, checked = _receive(folder, name, path, digest, show(name))
+        size, checked = _receive(folder, name, path, digest, show, overwrite)
         yield Copied(name, size, time.monotonic() - begin, checked)
     if listed:
-        with _replacing(os.path.join(place, LIST)) as part:
+        with _replacing(os.path.join(here.path, LIST)) as part:
             Path(part).write_text(listed.text(), encoding="utf-8", newline="")
 
 
+def _right_files(
+    folder: Folder, here: Folder, wanted: dict[str, str | None], show: Show, overwrite: bool
+) -> dict[str, str]:
+    """Return the files that need not be fetched, and what was compared.
+
+    Raises for a file that is neither one of the folder nor one that an earlier download has
+    written, unless it may be replaced.
+    """
+    earlier = None if overwrite else _Sums.of(here)
+    right: dict[str, str] = {}
+    for name, digest in wanted.items():
+        if not os.path.isfile(os.path.join(here.path or "", name)):
+            continue
+        kept = ("SHA-256", digest) if digest else folder.open(name, 1, 1).digest()
+        if kept is None:
+            continue
+        kind, expected = kept
+        found = _hash(here, name, kind, show)
+        if found == expected:
+            right[name] = kind if digest else f"the server's {kind}"
+        elif not overwrite and not (earlier and earlier.sums.get(name) == found):
+            raise _would_be_lost(os.path.join(here.path or "", name), folder)
+    return right
+
+
+def _would_be_lost(path: str, folder: Folder) -> errors.InvalidArgument:
+    return errors.InvalidArgument(
+        f"{path!r} exists with other content than in {folder.label}, and would be lost: move it "
+        "away, or replace it with overwrite=True"
+    )
+
+
 def _receive(
-    folder: Folder, name: str, path: str, digest: str | None, progress: Progress | None
+    folder: Folder, name: str, path: str, digest: str | None, show: Show, overwrite: bool
 ) -> tuple[int, str]:
     """Fetch a file, check it and put it into its place; return its size and what was compared."""
-    job = _Download(folder, name, digest)
+    job = _Hashing(folder, name, ("SHA-256", digest) if digest else None)
+    kind, expected = job.kind, job.expected
     with _replacing(path) as part:
-        with reported(job, progress):
+        with reported(job, show(f"fetching {name}")):
             found = job.run(part)
-        if job.expected is not None and found != job.expected:
+        if expected is not None and found != expected:
             raise errors.HashMismatch(
-                f"{name!r} in {folder.label} has another {job.kind} than "
+                f"{name!r} in {folder.label} has another {kind} than "
                 f"{f'{LIST!r} there' if digest else 'its server'} says: it is damaged, or was "
                 "replaced meanwhile; try again, or upload it again"
             )
         if digest:
-            return job.done, job.kind
-        own = ["own hashes"] * _has_right_hashes(name, part, None)
-        kept = [f"the server's {job.kind}"] * (job.expected is not None)
+            return job.done, kind
+        own = ["own hashes"] * _has_right_hashes(name, part, show)
+        # Without a hash, only the bytes themselves show whether a file was changed.
+        is_unknown = not (expected or overwrite) and os.path.isfile(path)
+        if is_unknown and not filecmp.cmp(part, path, shallow=False):
+            raise _would_be_lost(path, folder)
+        kept = [f"the server's {kind}"] * (expected is not None)
         return job.done, ", ".join(kept + own) or "no hash"
 
 
-class _Download:
-    """Writes a file of a folder to a path."""
+def _hash(folder: Folder, name: str, kind: str, show: Show) -> str:
+    """Return the hash of a file in a folder."""
+    job = _Hashing(folder, name, (kind, ""))
+    with reported(job, show(f"comparing {name}")):
+        return job.run(os.devnull)
 
-    def __init__(self, folder: Folder, name: str, digest: str | None) -> None:
+
+class _Hashing:
+    """Hashes a file while it is read, and writes it to a path.
+
+    ``kept`` is the kind of the hash and its expected value; ``None`` for what the server keeps.
+    """
+
+    def __init__(self, folder: Folder, name: str, kept: tuple[str, str] | None) -> None:
         self._source = folder.open(name, _READ_AHEAD)
+        known = kept or self._source.digest()
+        self.kind = known[0] if known else "SHA-256"
+        self.expected = known[1] if known else None
         self._is_cancelled = False
         self.done = 0
-        kept = ("SHA-256", digest) if digest else self._source.digest()
-        self.kind = kept[0] if kept else "SHA-256"
-        self.expected = kept[1] if kept else None
 
     def progress(self) -> tuple[int, int]:
         return self.done, self._source.size() or 0
@@ -208,13 +274,13 @@ class _Download:
         self._is_cancelled = True
 
     def run(self, path: str) -> str:
-        """Fetch the file, and return its digest."""
+        """Read the file, and return its digest."""
         digest = hashlib.sha256()
         if self.kind != "SHA-256":  # that of git
             start = f"blob {self._source.size()}\0".encode()
             digest = hashlib.sha1(start, usedforsecurity=False)
         piece = memoryview(bytearray(_PIECE))
-        with open(path, "xb") as file:
+        with open(path, "wb" if path == os.devnull else "xb") as file:
             while not self._is_cancelled and (count := self._source.read_into(self.done, piece)):
                 digest.update(piece[:count])
                 file.write(piece[:count])
@@ -314,20 +380,12 @@ def _model_files(folder: Folder) -> list[str]:
     return [*found, weights, *sorted(shards)]
 
 
-def _has_right_hashes(name: str, path: str, progress: Progress | None) -> bool:
+def _has_right_hashes(name: str, path: str, show: Show) -> bool:
     """Compare a file of tensors with its own hashes; return whether it has some."""
     if not name.endswith(_MODEL_FILES):
         return False
     file = File(Path(path))
     if file.format().encrypted or not file.kinds_of_hashes():
         return False
-    file.verify("all", progress=progress)
+    file.verify("all", progress=show(f"verifying {name}"))
     return True
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest()

@@ -52,6 +52,8 @@ FITTING = {
     "cast": "",
     "strict": "",
     "listed": "",
+    "folder": PATHS,
+    "overwrite": "",
     "force_contiguous": "",
     "threads": "int",
     "expected_tensors": "int",
@@ -153,6 +155,8 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "Reader.rewrite": (mapping.rewrite, {"target": new}),
         "Reader.update": (mapping.update, {"target": new}),
         "Writer": (t.Writer, {"target": new}),
+        "upload": (t.upload, {"folder": folder, "uri": new}),
+        "download": (t.download, {"uri": folder, "folder": new}),
         "set_secret": (t.set_secret, {"name": "n", "secret": None}),
         "checkpoint.save": (checkpoint.save, {"uri": new, "state": tensors}),
         "checkpoint.save_async": (

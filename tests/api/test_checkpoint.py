@@ -306,7 +306,5 @@ def test_arguments_that_have_no_meaning_together(tmp_path: Path) -> None:
     checkpoint.save(path, {"w": torch.ones(2)})
     with pytest.raises(ValueError, match="device is for loads without a state"):
         checkpoint.load(path, {"w": torch.ones(2)}, device="cpu")
-    with pytest.raises(ValueError, match="progress is for loads of one file without a state"):
-        checkpoint.load(path, {"w": torch.ones(2)}, progress=True)
     with pytest.raises(TypeError, match=r"uri is dict.*the order is save\(uri, state\)"):
         checkpoint.save({"w": torch.ones(2)}, path)  # type: ignore[arg-type]

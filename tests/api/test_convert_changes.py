@@ -204,9 +204,9 @@ def test_the_command(source: Path, tmp_path: Path) -> None:
     found = load(to, verify="all")
     assert_same({name: found[name] for name in expected}, expected)
     assert len(found) == 3
-    error = run("convert", source, to, "--filter", "modle.*", status=2).stderr
+    error = run("convert", source, to, "--filter", "modle.*", status=1).stderr
     assert "--filter: no tensor is left that 'modle.*' matches: the name most like it" in error
-    error = run("convert", source, to, "--map", "modle=x", status=2).stderr
+    error = run("convert", source, to, "--map", "modle=x", status=1).stderr
     assert "--map: no tensor is left" in error
     error = run("convert", source, to, "--map", "modle", status=2).stderr
     assert "a map is PATTERN=REPLACEMENT" in error

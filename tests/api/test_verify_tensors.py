@@ -87,7 +87,7 @@ def test_encrypted_files(tmp_path: Path) -> None:
     with pytest.raises(errors.HashMismatch):
         verify_tensors(path, {"w": torch.arange(1, 1001)}, options=options)
     tensorizer_ops.save(path, tensors, hashes="none", options=options)
-    with pytest.raises(errors.InvalidFormat, match="nothing to verify"):
+    with pytest.raises(errors.InvalidArgument, match="nothing to verify"):
         verify_tensors(path, tensors, options=options)
 
 

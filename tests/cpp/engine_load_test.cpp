@@ -226,7 +226,7 @@ TEST(Load, RefusesToVerifyWithoutHashes) {
     Cancel cancel;
     const Error error = error_of(
         [&] { load(*source, index, {item_into(index, 0, out)}, settings, progress, cancel); });
-    EXPECT_EQ(error.kind(), ErrorKind::InvalidFormat);
+    EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
     EXPECT_TRUE(contains(error.what(), "tensor 'bare' (index entry 0): there is nothing to verify"))
         << error.what();
   }

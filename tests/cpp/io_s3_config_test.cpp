@@ -212,9 +212,27 @@ TEST_F(S3ConfigTest, HasEndpointsInOneForm) {
                             "://",
                             "/"}) {
     const std::string text = message_of([&] { endpoint(given); });
-    EXPECT_TRUE(contains(text, "InvalidArgument: the endpoint of S3")) << given << ": " << text;
+    EXPECT_TRUE(contains(text, "InvalidArgument: option 's3_endpoint' is"))
+        << given << ": " << text;
     EXPECT_FALSE(contains(text, "sesame")) << text;
   }
+}
+
+TEST_F(S3ConfigTest, NamesWhereAnEndpointWithoutASchemeIs) {
+  const auto is_named = [&](const std::string& what) {
+    const std::string text = message_of([&] { settings(); });
+    return contains(text, what + " is 'host:9000', and must begin with http:// or https://");
+  };
+  config("[default]\nendpoint_url = host:9000\n");
+  EXPECT_TRUE(is_named("endpoint_url of profile 'default'"));
+  set("AWS_ENDPOINT_URL", "host:9000");
+  EXPECT_TRUE(is_named("AWS_ENDPOINT_URL"));
+  set("AWS_ENDPOINT_URL_S3", "host:9000");
+  EXPECT_TRUE(is_named("AWS_ENDPOINT_URL_S3"));
+  set("AWS_ENDPOINT_URL_S3", "me:sesame@host");
+  EXPECT_FALSE(contains(message_of([&] { settings(); }), "sesame"));
+  options_.endpoint = "other:9000";
+  EXPECT_EQ(settings().endpoint, "https://other:9000");
 }
 
 TEST_F(S3ConfigTest, RefusesWhatIsNoFileOfSettings) {

@@ -244,3 +244,27 @@ def test_two_tensors_in_the_place_of_one(tmp_path: Path) -> None:
     tensorizer_ops.save(tmp_path / "checkpoint.tensors", {}, metadata={key: json.dumps(listed)})
     with pytest.raises(errors.InvalidFormat, match="two tensors in the place of one"):
         checkpoint.load(tmp_path)
+
+
+def test_progress_into_a_state_and_from_a_folder(tmp_path: Path) -> None:
+    saved = {"w": torch.rand(1000, 30), "half": torch.rand(50).half(), "n": 3}
+    file, folder = tmp_path / "c.tensors", tmp_path / "folder"
+    checkpoint.save(file, saved)
+    save_folder(folder, saved)
+
+    def other() -> dict[str, Any]:  # of other types and strides
+        return {"w": torch.empty(30, 1000).t(), "half": torch.empty(50), "n": 0}
+
+    for place, state in ((file, other()), (folder, None), (folder, other())):
+        calls: list[tuple[int, int]] = []
+        found = checkpoint.load(
+            place, state, verify="all", progress=lambda *both, to=calls: to.append(both)
+        )
+        assert torch.equal(found["w"], saved["w"]) and found["n"] == 3
+        assert calls[-1] == (120100, 120100) and calls == sorted(calls)
+
+    def fail(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.load(folder, other(), progress=fail)

@@ -57,6 +57,9 @@ def test_info_filters_and_adds_up(model: Path) -> None:
         "layers.0.weight",
         "layers.1.weight",
     ]
+    done = run("info", model, model, "--names", "--filter", "head", "--filter", "wieght", status=1)
+    said = "--filter: no tensor is left that 'wieght' matches: the name most like it is 'layers."
+    assert done.stdout == "" and done.stderr.count(f"{model}: {said}") == 2
     shown = run("info", model, "--by-prefix=2").stdout
     assert re.search(r"^layers\.0 +2 +2\.4 KiB$", shown, re.MULTILINE)
     assert re.search(r"^head +1 +40 B$", shown, re.MULTILINE)
@@ -169,6 +172,8 @@ def test_verify_names_the_damage_and_goes_on(model: Path, tmp_path: Path) -> Non
     run("verify", bad, status=1)
     run("verify", tmp_path / "none", status=3)
     run("verify", tmp_path / "none", bad, status=3)
+    tensorizer_ops.save(bad, TENSORS, hashes="none")
+    assert "there is nothing to verify" in run("verify", bad, status=2).stderr
 
 
 def test_verify_holds_a_file_against_a_pinned_digest(model: Path) -> None:
@@ -256,6 +261,8 @@ def test_wrong_usage(arguments: list[str]) -> None:
         (["info", "--by-prefix", "x.tensors"], "or the URI first"),
         (["verify", "x", "--threads", "0"], "not a number from 1 on"),
         (["copy", "x", "y", "z"], "one argument too many: z"),
+        (["info", "s3:/b/x"], "two slashes: did you mean 's3://b/x'?\n"),
+        (["info", "redis:/:pw@host/x"], "did you mean 'redis://host/x'?\n"),
         (["bench", "redis://localhost/x", "--cold"], "files on this machine"),
     ],
 )
@@ -310,6 +317,15 @@ def test_examples_in_help_parse() -> None:
         for example in command.examples:
             words = shlex.split(example.partition(" >")[0])
             assert words[0] == command.name and make_parser().parse_args(words).run
+
+
+def test_help_and_options_in_front_of_a_command(model: Path) -> None:
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "info").stdout == run("info", "--help").stdout
+    assert "did you mean info?" in run("help", "inof", status=2).stderr
+    assert run("-q", "verify", model).stdout == ""
+    assert "Traceback" in shell("-v info $1.none", model).stderr
+    assert "required: COMMAND" in run("-v", status=2).stderr
 
 
 def test_the_version() -> None:

@@ -32,6 +32,12 @@ def test_convert_between_formats(model: Path, tmp_path: Path) -> None:
     assert "--entry" in run("convert", model, back, "--entry", "x", status=2).stderr
 
 
+def test_convert_to_a_folder_asks_for_a_name(model: Path, tmp_path: Path) -> None:
+    for target in (tmp_path, f"{tmp_path}/new/"):
+        error = run("convert", model, target, status=3).stderr
+        assert "Is a directory: name a file in it, such as model.tensors" in error
+
+
 @pytest.mark.parametrize("legacy", [False, True])
 def test_convert_a_checkpoint(tmp_path: Path, legacy: bool) -> None:
     torch.save(

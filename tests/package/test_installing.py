@@ -52,7 +52,10 @@ def test_a_wheel_wants_the_torch_that_it_was_built_for(sources: Path) -> None:
     done = set_up(sources, "dist_info", "--output-dir", sources.parent)
     assert done.returncode == 0, done.stderr
     (metadata,) = sources.parent.glob("*.dist-info/METADATA")
-    assert f"Requires-Dist: torch=={built_for()[-1]}.*\n" in metadata.read_text()
+    text = metadata.read_text()
+    assert f"Requires-Dist: torch=={built_for()[-1]}.*\n" in text
+    assert "Requires-Python: >={}.{}\n".format(*sys.version_info) in text
+    assert all(f" {place}" in text.partition("\n\n")[0] for place in ("safetensors", "Azure"))
 
 
 def test_a_wheel_for_several_torches_wants_one_of_them(sources: Path, tmp_path: Path) -> None:
@@ -75,6 +78,7 @@ def test_packed_sources_may_be_built_for_any_torch(sources: Path) -> None:
     assert done.returncode == 0, done.stderr
     (metadata,) = sources.parent.glob("*.egg-info/PKG-INFO")
     assert re.search(r"^Requires-Dist: torch>=\d+\.\d+$", metadata.read_text(), re.MULTILINE)
+    assert "Requires-Python: >=3.10\n" in metadata.read_text()
 
 
 REQUIRED = "import build_backend as b; print(b.get_requires_for_build_{}())"

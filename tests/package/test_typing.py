@@ -67,7 +67,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
     # Type checkers read only Python, so nothing is compiled.
-    (sources / "setup.py").write_text("from setuptools import setup\nsetup(install_requires=[])\n")
+    (sources / "setup.py").write_text(
+        "from setuptools import setup\nsetup(install_requires=[], python_requires='')\n"
+    )
     command = [sys.executable, "setup.py", "--quiet", "editable_wheel", "--dist-dir", str(folder)]
     subprocess.run(command, cwd=sources, check=True, capture_output=True, timeout=LAST_RESORT)
     (wheel,) = folder.glob("*.whl")

@@ -374,3 +374,18 @@ def test_models_in_several_blobs(azure: Azure) -> None:
                 "max_shard_size": "9000000",
             },
         )
+
+
+@pytest.mark.parametrize(
+    ("uri", "variable", "value"),
+    [
+        ("az://a/b/c", "AZURE_STORAGE_CONNECTION_STRING", "AccountName=a;BlobEndpoint=host:1"),
+        ("hf://a/b/c", "HF_ENDPOINT", "host:1"),
+    ],
+)
+def test_an_endpoint_of_the_environment_has_a_scheme(
+    monkeypatch: pytest.MonkeyPatch, uri: str, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=rf"{variable} is 'host:1', and must begin with http://"):
+        tensorizer_ops.info(uri)

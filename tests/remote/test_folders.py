@@ -24,7 +24,8 @@ from support.command import COMMAND, run
 from support.process import environment, fork_python
 from support.recorder import Recorded, Recorder, recorder
 from support.samples import flip
-from tensorizer_ops._hf.transfer import download
+from tensorizer_ops import errors
+from tensorizer_ops._hf.transfer import download, upload
 
 URI = "s3://bucket/m"
 LIST = "SHA256SUMS"
@@ -205,7 +206,7 @@ def test_other_bytes_never_get_the_name(folder: Path, s3: S3, tmp_path: Path) ->
     flip(stored, stored.stat().st_size // 2)
     back.mkdir()
     (back / "model.safetensors").write_text("mine")
-    error = run("download", URI, back, *options, status=1).stderr
+    error = run("download", URI, back, "--overwrite", *options, status=1).stderr
     assert "'model.safetensors' in 's3://bucket/m' has another SHA-256 than 'SHA256SUMS'" in error
     assert sorted(path.name for path in back.iterdir()) == [
         "a name with é",
@@ -215,8 +216,52 @@ def test_other_bytes_never_get_the_name(folder: Path, s3: S3, tmp_path: Path) ->
     ]
     assert (back / "model.safetensors").read_text() == "mine"
     stored.unlink()
-    assert "model.safetensors" in run("download", URI, back, *options, status=3).stderr
+    failed = run("download", URI, back, "--overwrite", *options, status=3).stderr
+    assert "model.safetensors" in failed
     assert "SECRET" not in error and s3.options()["s3_secret_access_key"] not in error
+
+
+def test_changed_files_are_not_overwritten(folder: Path, tmp_path: Path) -> None:
+    on, back = tmp_path / "on", tmp_path / "back"
+    run("upload", folder, on)
+    run("download", on, back)
+    (folder / "config.json").write_text("[1]")
+    run("upload", folder, on)
+    (back / "plain.safetensors").write_text("mine")
+    error = run("download", on, back, status=2).stderr
+    assert f"'{back / 'plain.safetensors'}' exists with other content" in error
+    assert "--overwrite" in error
+    assert (back / "config.json").read_text() == "{}"  # nothing was fetched
+    (back / "plain.safetensors").unlink()
+    # What an earlier download wrote is replaced by what was uploaded since.
+    assert "config.json" not in there(run("download", on, back).stdout)
+    (back / "config.json").write_text("mine")
+    run("download", on, back, "--overwrite")
+    assert contents(back) == contents(folder)
+
+
+def test_changed_files_are_not_overwritten_without_a_list(folder: Path, tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "model.safetensors": save({"x": torch.ones(3)})}
+    on, hub_files, plain = tmp_path / "on", tmp_path / "hub", tmp_path / "plain"
+    on.mkdir()
+    for name, data in files.items():
+        (on / name).write_bytes(data)
+    with hub_server() as hub:
+        hub.repositories["org/m"] = Repository()
+        hub.repositories["org/m"].commit(files)
+        for source, target, skipped in (
+            ("hf://org/m", hub_files, sorted(files)),
+            (on, plain, []),  # with no hash to compare before they are fetched
+        ):
+            for before in ([], skipped):
+                shown = run("download", source, target, *words(hub.options())).stdout
+                assert there(shown) == before
+            (target / "config.json").write_text("[]")
+            error = run("download", source, target, *words(hub.options()), status=2).stderr
+            assert f"'{target / 'config.json'}' exists with other content" in error
+            assert (target / "config.json").read_text() == "[]"
+            run("download", source, target, "--overwrite", *words(hub.options()))
+            assert contents(target) == files
 
 
 def test_damaged_files_are_not_uploaded(folder: Path, tmp_path: Path) -> None:
@@ -257,6 +302,32 @@ def test_lists_that_are_none(tmp_path: Path) -> None:
     for text, why in ((f"{line}{line}", "'x' twice"), (f"{line}<html>", "line 2 is no SHA-256")):
         (tmp_path / LIST).write_text(text)
         assert why in run("download", tmp_path, tmp_path / "back", status=3).stderr
+
+
+def test_a_uri_without_a_scheme_is_no_new_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.InvalidArgument, match=r"s3://bucket/you .* \./bucket/you"):
+        next(upload(folder, "bucket/you", None, lambda _: None))
+    assert not (tmp_path / "bucket").exists()
+    for target in ("./bucket/you", "bucket/two", Path("other")):
+        list(upload(folder, target, None, lambda _: None))
+        assert contents(tmp_path / target) == contents(folder)
+
+
+def test_what_runs_has_a_label(folder: Path, tmp_path: Path) -> None:
+    labels: list[str] = []
+    copies = (lambda: upload(folder, tmp_path / "on", None, labels.append),) * 2
+    for copy in (*copies, lambda: download(tmp_path / "on", tmp_path / "b", None, labels.append)):
+        list(copy())
+    model = [label for label in labels if label.endswith(" model.safetensors")]
+    # The second upload reads each file once.
+    assert [label.split()[0] for label in model] == [
+        *("verifying", "sending"),
+        "comparing",
+        "fetching",
+    ]
 
 
 @pytest.mark.parametrize("command", ["copy", "convert"])
@@ -320,6 +391,28 @@ def test_a_model_without_a_list(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "two" / LIST).exists()
     error = run("download", folder / "original", tmp_path / "three", status=3).stderr
     assert "neither the list 'SHA256SUMS'" in error
+
+
+def test_from_python(folder: Path, s3: S3, tmp_path: Path) -> None:
+    options, calls = s3.options(), []
+    sent = tensorizer_ops.upload(folder, URI, options=options)
+    assert {file.name: file.size for file in sent} == {
+        n: len(d) for n, d in contents(folder).items()
+    }
+    for known in (False, True):
+        found = tensorizer_ops.download(
+            URI, tmp_path / "b", options=options, progress=lambda *n: calls.append(n)
+        )
+        assert {file.seconds is None for file in found} == {known}
+    assert contents(tmp_path / "b") == contents(folder) and calls
+    (tmp_path / "b" / "empty").write_text("mine")
+    with pytest.raises(ValueError, match=r"would be lost.*overwrite=True"):
+        tensorizer_ops.download(URI, tmp_path / "b", options=options)
+    tensorizer_ops.download(URI, tmp_path / "b", overwrite=True, options=options)
+    code = (
+        "import sys, tensorizer_ops as t; t.download, t.Copied; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_neither_needs_torch(folder: Path, tmp_path: Path) -> None:

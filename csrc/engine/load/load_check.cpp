@@ -19,12 +19,14 @@ DigestStart LoadCheck::digests_wanted(const LoadItem& item,
   const HashSet hashes = hashes_of(expected);
   // The MACs of encrypted data are always checked.
   if (hashes.empty() && !job_.encrypted()) {
-    fail(location(item), ErrorKind::InvalidFormat,
-         job_.catalogue.has_digests_of_others()
-             ? "there is nothing to verify: the file lists hashes of tensors with other names, "
-               "types or shapes"
-             : "there is nothing to verify: the file was saved without hashes, and convert() "
-               "writes a copy with hashes");
+    if (job_.catalogue.has_digests_of_others()) {
+      fail(location(item), ErrorKind::InvalidFormat,
+           "there is nothing to verify: the file lists hashes of tensors with other names, types "
+           "or shapes");
+    }
+    fail(location(item), ErrorKind::InvalidArgument,
+         "there is nothing to verify: the file was saved without hashes, and convert() writes a "
+         "copy with hashes");
   }
   return {details->hashed, hashes};
 }

@@ -131,11 +131,14 @@ S3Settings S3Config::settings() const {
     return is_named ? first_of(in_file, of_aws) : first_of(of_aws, in_file);
   };
   S3Settings settings;
-  settings.endpoint = choose(options.endpoint, file.host_base, aws.endpoint("S3"));
+  settings.endpoint = choose(options.endpoint, file.host_base,
+                             options.endpoint.empty() ? aws.endpoint("S3") : std::string());
   settings.force_http =
       options.force_http || (file.use_http && settings.endpoint == file.host_base);
   if (!settings.endpoint.empty()) {
-    settings.endpoint = service_url(settings.endpoint, settings.force_http, "the endpoint of S3");
+    settings.endpoint = service_url(
+        settings.endpoint, settings.force_http,
+        options.endpoint.empty() ? "host_base of s3cmd's file" : "option 's3_endpoint'");
   }
   settings.region = choose(options.region, file.bucket_location, aws.region());
   check_region(settings.region);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "io/aws/command.h"
 #include "io/local/open.h"
+#include "io/service_url.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -105,10 +106,13 @@ std::string AwsConfig::ca_bundle() const {
 std::string AwsConfig::endpoint(const std::string& service) const {
   if (ignores_endpoints()) return {};
   for (const std::string& name : {"AWS_ENDPOINT_URL_" + service, std::string("AWS_ENDPOINT_URL")}) {
-    if (const std::string url = environment(name.c_str()); !url.empty()) return url;
+    if (const std::string url = environment(name.c_str()); !url.empty()) {
+      return full_service_url(url, name);
+    }
   }
-  const std::string url = service_endpoint(lower_case(service));
-  return url.empty() ? profile_.get("endpoint_url") : url;
+  std::string url = service_endpoint(lower_case(service));
+  if (url.empty()) url = profile_.get("endpoint_url");
+  return url.empty() ? url : full_service_url(url, "endpoint_url of profile " + quote(name_));
 }
 
 bool AwsConfig::ignores_endpoints() const {

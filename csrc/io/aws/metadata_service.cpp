@@ -89,7 +89,7 @@ S3Credentials parse_reply(const HttpReply& reply, const HttpQuestion& question) 
 
 std::string metadata_address() {
   const std::string given = environment("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-  if (!given.empty()) return service_url(given, false, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  if (!given.empty()) return full_service_url(given, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
   const std::string mode = lower_case(environment("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"));
   return mode == "ipv6" ? "http://[fd00:ec2::254]" : "http://169.254.169.254";
 }

@@ -8,7 +8,6 @@
 #include "io/aws/sign.h"
 #include "io/aws/timestamp.h"
 #include "io/http/fetch.h"
-#include "io/service_url.h"
 #include "io/xml.h"
 
 namespace tensorizer {
@@ -24,7 +23,7 @@ struct Address {
 };
 
 std::string endpoint_of(const StsService& service) {
-  if (!service.endpoint.empty()) return service_url(service.endpoint, false, "the endpoint of STS");
+  if (!service.endpoint.empty()) return service.endpoint;
   if (service.region.empty()) return "https://sts.amazonaws.com";
   return "https://sts." + service.region + ".amazonaws.com" +
          (service.region.starts_with("cn-") ? ".cn" : "");

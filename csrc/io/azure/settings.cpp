@@ -137,7 +137,8 @@ std::string url_of(const std::string& account, const AzureOptions& options,
     url = (plain ? "http://" : "https://") + account + ".blob." +
           (suffix.empty() ? std::string(kSuffix) : suffix);
   }
-  std::string checked = service_url(url, false, what);
+  std::string checked =
+      options.endpoint.empty() ? full_service_url(url, what) : service_url(url, false, what);
   if (!options.force_http && lower_case(connection["usedevelopmentstorage"]) != "true") {
     require_https(checked, what);
   }

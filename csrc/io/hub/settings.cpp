@@ -72,7 +72,7 @@ HubSettings hub_settings(const HubOptions& options) {
   const std::string what = options.endpoint.empty() ? "HF_ENDPOINT" : "option 'hf_endpoint'";
   if (url.empty()) return {"https://huggingface.co", find_token(options)};
   if (options.force_http && url.find("://") == url.npos) url.insert(0, "http://");
-  url = service_url(url, false, what);
+  url = options.endpoint.empty() ? full_service_url(url, what) : service_url(url, false, what);
   if (!options.force_http) require_https(url, what);
   return {url, find_token(options)};
 }

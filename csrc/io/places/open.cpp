@@ -15,6 +15,7 @@
 #include "io/place_kind.h"
 #include "io/redis/open.h"
 #include "io/s3/open.h"
+#include "io/secret.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -103,10 +104,17 @@ void refuse_broken_uri(std::string_view text) {
   if (name.empty() || scheme_length(text) > 0) return;
   const UriScheme* scheme = find_scheme(name).scheme;
   if (!scheme) throw_unknown(name);
+  const std::string written = scheme->written;
+  if (written.ends_with("://") && lower_case(text).starts_with(name + ":/")) {
+    const std::string meant = written + std::string(text.substr(name.size() + 2));
+    throw Error(ErrorKind::InvalidArgument, "a URI has two slashes: did you mean " +
+                                                quote(without_secrets(meant), 4096) +
+                                                "? (pathlib.Path drops one)");
+  }
   throw Error(ErrorKind::InvalidArgument,
-              "a URI begins with " + std::string(scheme->written) +
-                  ", with nothing in front of it, and is no pathlib.Path: write that, or the "
-                  "whole path of a file whose name begins with \"" +
+              "a URI begins with " + written +
+                  ", with nothing in front of it: write that, or the whole path of a file whose "
+                  "name begins with \"" +
                   name + ":\"");
 }
 

@@ -164,7 +164,7 @@ bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   const HeldMemory held(std::span(&tensor, 1));
   const at::Tensor bytes = row_major_bytes(held.tensors()[0], "the tensor in memory").cpu();
   if (const auto found = headers_.matches(number, const_bytes(bytes), job.cancel)) return *found;
-  throw Error(ErrorKind::InvalidFormat,
+  throw Error(ErrorKind::InvalidArgument,
               "tensor " + std::to_string(number) +
                   " of the file has nothing to verify: it was saved without hashes, and convert() "
                   "writes a copy with hashes");

@@ -76,7 +76,7 @@ class MemoryCheck {
     const Digests expected = compared(*details, verify_);
     const DigestStart start{details->hashed, hashes_of(expected)};
     if (start.hashes.empty()) {
-      throw Error(ErrorKind::InvalidFormat,
+      throw Error(ErrorKind::InvalidArgument,
                   file_.describe_entry(number) +
                       " has nothing to verify: the file was saved without hashes of tensors, and "
                       "convert() with hashes=\"sha256\" writes a copy with them");
