@@ -38,8 +38,8 @@ __device__ std::uint64_t thread_number() {
   return blockIdx.x * std::uint64_t{kThreads} + threadIdx.x;
 }
 
-// The pieces of one launch: as many as its arguments have room for. Launches follow one another, and
-// each takes as long as its longest chunk.
+// The pieces of one launch: as many as its arguments have room for. Launches follow one another,
+// and each takes as long as its longest chunk.
 #ifdef __HIP_PLATFORM_AMD__
 constexpr int kMostPieces = 128;
 #else
