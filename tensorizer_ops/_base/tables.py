@@ -43,13 +43,8 @@ class Table(NamedTuple):
 
     def html(self, caption: str = "") -> str:
         """Return the table in HTML that takes its colours from the page."""
-        lines = (
-            [
-                f'<caption style="text-align: left; white-space: nowrap">{html.escape(caption)}</caption>'
-            ]
-            if caption
-            else []
-        )
+        style = "text-align: left; white-space: nowrap"
+        lines = [f'<caption style="{style}">{html.escape(caption)}</caption>'] if caption else []
         if self.header:
             lines.append(f"<thead>{self._html_row(self.header, 'th')}</thead>")
         lines += (self._html_row(row, "td") for row in self.rows)
