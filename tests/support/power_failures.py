@@ -22,7 +22,6 @@ import torch
 import tensorizer_ops
 from support.disk_states import read_tree, states, take_log, write_tree
 from support.process import fork, wait
-from tensorizer_ops import checkpoint, errors
 
 OLD, NEW = 1, 2
 SYNCED = {"fsync": "true"}
@@ -79,11 +78,11 @@ def update(root: Path) -> None:
 
 
 def save_checkpoint(value: int) -> Callable[[Path], None]:
-    return lambda root: checkpoint.save(root / "step", model(value), options=SYNCED)
+    return lambda root: tensorizer_ops.checkpoint.save(root / "step", model(value), options=SYNCED)
 
 
 def load_checkpoint(root: Path) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = checkpoint.load(root / "step", verify="all")
+    loaded: dict[str, torch.Tensor] = tensorizer_ops.checkpoint.load(root / "step", verify="all")
     return loaded
 
 
@@ -149,7 +148,7 @@ def found(case: Case, root: Path) -> Found:
 def check(case: Case, root: Path, allowed: set[Found]) -> None:
     try:
         model = found(case, root)
-    except errors.Error:
+    except tensorizer_ops.errors.Error:
         assert case.may_be_damaged
     else:
         assert model in allowed or (model is None and case.may_be_damaged), model
@@ -240,7 +239,7 @@ def left_out_syncs(work: Path, _: str) -> int:
             number = len(kinds) - 1 - kinds[::-1].index(kind)
             try:
                 fail(name, work / "root", 1000, 1000, number)
-            except (AssertionError, errors.Error):
+            except (AssertionError, tensorizer_ops.errors.Error):
                 missed += 1
             else:
                 raise AssertionError(f"{name}: {kind}, call {number}, need not be made")
