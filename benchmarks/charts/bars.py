@@ -3,7 +3,8 @@
 A bar is the best round of one row of a JSON file, in GB/s (10^9 bytes), and a line across it is
 that of the bare work. The machine is that of the newest run that measured loads of a whole model.
 Each panel comes from the run on that machine that measured most of its bars, and of several from
-the newest; a panel, a bar or a line that was not measured is left out.
+the newest; a panel, a bar or a line that was not measured is left out. Loads onto a GPU are the
+exception: the newest run with one, of those with the most bytes, has a scale of its own.
 """
 
 from __future__ import annotations
@@ -91,6 +92,21 @@ COMPARISONS = (
         {"": "bare libcurl, load", DOWNLOAD: "bare libcurl, load"},
     ),
 )
+# All but tensorizer load the same safetensors file.
+ONTO_GPU = Comparison(
+    "Load onto a GPU",
+    "from /dev/shm",
+    "large",
+    {
+        "us, safetensors": (US, ""),
+        "InstantTensor": ("InstantTensor", ""),
+        "fastsafetensors": ("fastsafetensors", ""),
+        "tensorizer": ("tensorizer", ""),
+        "Run:ai streamer": ("Run:ai streamer", ""),
+        "safetensors": ("safetensors", ""),
+    },
+    {"": "limit, read and copy"},
+)
 
 
 @dataclass(frozen=True)
@@ -172,6 +188,12 @@ def panel_of(comparison: Comparison, run: Run) -> Bars:
     return Bars(comparison.title, subtitle, tuple(bars), len(ours.warm))
 
 
+def bytes_of(comparison: Comparison, run: Run) -> int:
+    rows = run.rows(comparison.workload)
+    row = rows.get(next(iter(comparison.choices)))
+    return row.bytes if row else 0
+
+
 def bar_chart(runs: Sequence[Run]) -> Chart:
     """Make the chart from runs, which are sorted, the newest first."""
     measured = [run for run in runs if panel_of(COMPARISONS[0], run).bars]
@@ -193,5 +215,13 @@ def bar_chart(runs: Sequence[Run]) -> Chart:
         "Files are in the page cache. Servers run on the same CPUs."
     )
     scaled = [replace(panel, most=most) for panel in panels]
+    if gpus := [run for run in runs if str(run.found.get("device", "")).startswith("cuda")]:
+        run = max(gpus, key=lambda run: (bytes_of(ONTO_GPU, run), run.date))
+        panel = panel_of(ONTO_GPU, run)
+        scaled.append(replace(panel, most=max(bar.speed for bar in panel.bars)))
+        footnote += (
+            f"\nThe GPU is in another machine: {run.machine}, {run.date[:10]}.\n"
+            "Its bars have a scale of their own."
+        )
     headline = "GB/s, higher is better. A line: the bare work."
     return Chart(f"Speed of {US}", scaled, footnote, headline, columns=1)

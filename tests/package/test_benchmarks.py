@@ -204,7 +204,12 @@ def test_a_chart_shows_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         run("2026-03-01", "A", transformer={"us, copy": 0.5}, s3={"us, load": 2.0}),
     ]
+    onto_gpu = {"us, safetensors": 0.05, "safetensors": 0.4, "limit, read and copy": 0.04}
+    runs.append(run("2026-03-01", "G", large=onto_gpu))
+    runs[-1].found["device"] = "cuda:0"
     text = bar_chart(runs).text()
+    assert "Load onto a GPU (1.86 GiB from /dev/shm):\n  tensorizer_ops: 40.00 (bare" in text
+    assert "The GPU is in another machine: G, 2026-03-01." in text
     assert "tensorizer_ops: 2.00 (bare work: 4.00)\n  tensorizer: 1.00 (bare" in text
     assert "Load from S3 (1.86 GiB from rclone):\n  tensorizer_ops: 1.00\n" in text
     assert "HTTP" not in text and "Save" not in text
