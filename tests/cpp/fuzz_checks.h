@@ -118,7 +118,8 @@ inline void load_all(Source& source, Catalogue& catalogue, Verify verify, Cancel
     require(progress.done == progress.total);
   } catch (const Error& error) {
     require(error.kind() == ErrorKind::InvalidFormat || error.kind() == ErrorKind::HashMismatch ||
-            (error.kind() == ErrorKind::Crypto && catalogue.encrypted()));
+            (error.kind() == ErrorKind::Crypto && catalogue.encrypted()) ||
+            (error.kind() == ErrorKind::InvalidArgument && verify != Verify::None));
   }
 }
 

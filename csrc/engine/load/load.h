@@ -89,9 +89,9 @@ struct LoadSettings {
 // once for all runs of an item. Dtypes that only tensor headers have, and that were not known
 // before, are set in `catalogue`.
 //
-// Throws HashMismatch that names the tensor; InvalidFormat for a tensor that has nothing to verify;
-// Crypto for a wrong MAC; InvalidArgument for a range that is outside its tensor, and for a part of
-// a tensor whose digests are to be compared and cover all of its data, and for items that
+// Throws HashMismatch that names the tensor; Crypto for a wrong MAC; InvalidArgument for a tensor
+// that has nothing to verify, for a range that is outside its tensor, and for a part of a tensor
+// whose digests are to be compared and cover all of its data, and for items that
 // overlap if the source is sequential.
 void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
           const LoadSettings& settings, Progress& progress, Cancel& cancel);

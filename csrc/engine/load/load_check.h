@@ -31,7 +31,8 @@ class LoadCheck {
 
   // Returns which digests of a whole tensor to compute, and keeps those to compare them with. There
   // are none if chunks are checked: with the digest of the header, which has been compared when the
-  // details were read, these cover everything. Throws InvalidFormat if there is nothing to verify.
+  // details were read, these cover everything. Throws InvalidArgument if there is nothing to
+  // verify.
   DigestStart digests_wanted(const LoadItem& item, const std::optional<TensorDetails>& details);
   // Compares or keeps these digests.
   void compare(const LoadItem& item, const Digests& found);
