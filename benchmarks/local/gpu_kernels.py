@@ -2,7 +2,7 @@
 
     python -m benchmarks.local.gpu_kernels [--quick] [--json FILE]
 
-What is decrypted has wrong MACs, so it is only authenticated. GB are 10^9 bytes.
+The data for Poly1305 has wrong MACs, so it is authenticated and not decrypted. GB are 10^9 bytes.
 """
 
 from __future__ import annotations

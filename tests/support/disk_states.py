@@ -1,8 +1,8 @@
 """Every state that a disk can have after a power failure, from the calls that disk.c has logged.
 
-What has been written since the last sync of a file may be there or not, in any subset: wholly, up
-to a sector, from a page on, or as zeros that only the size of the file tells of. The same holds for
-the names in a folder since its last sync.
+Any of the writes to a file since its last sync may be missing. Of one that is there, the disk may
+have all bytes, those before a sector, those from a page on, or only the new size, with zeros. Any of
+the changes of names in a folder since its last sync may be missing, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Write(NamedTuple):
     size: int | None = None  # if set, the file ends here
 
     def variants(self) -> list[Write]:
-        """Return what may be on the disk of it, all of it last."""
+        """Return what may be on the disk of it."""
         if self.size is not None:
             return [NOTHING, self]
         length = len(self.data)
@@ -68,8 +68,8 @@ class Disk:
                 self.writes.setdefault(int(inode), []).append(Write(0, b"", int(size)))
             case ["sync", inode]:
                 number = int(inode)
-                kept = [write.variants()[-1] for write in self.writes.pop(number, [])]
-                self.files[number] = patched(self.files.get(number, b""), kept)
+                written = self.writes.pop(number, [])
+                self.files[number] = patched(self.files.get(number, b""), written)
             case ["name", path, inode]:
                 self.changes.append(Names({path: int(inode) or None}))
             case ["rename", old, new, inode]:

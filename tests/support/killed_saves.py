@@ -130,8 +130,13 @@ def between_links(work: Path) -> int:
 
 def whole(uri: Path) -> Found:
     """Returns the value of all tensors of a model and how many there are; null if there is none."""
+    return found_by(lambda: tensorizer_ops.load(uri))
+
+
+def found_by(load: Callable[[], dict[str, torch.Tensor]]) -> Found:
+    """Returns the same of what is loaded. Raises what the load does."""
     try:
-        loaded = tensorizer_ops.load(uri)
+        loaded = load()
     except FileNotFoundError:
         return None
     values = {int(value) for tensor in loaded.values() for value in tensor.unique()}

@@ -21,6 +21,7 @@ import torch
 
 import tensorizer_ops
 from support.disk_states import read_tree, states, take_log, write_tree
+from support.killed_saves import Found, found_by
 from support.process import fork, wait
 
 OLD, NEW = 1, 2
@@ -30,22 +31,18 @@ FAILED = 3  # the status of a process whose job has raised what the fault must c
 FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EINTR": errno.EINTR, "short or killed": 0}
 
 
-# The value of all tensors, and how many there are; None if there is no model.
-Found = tuple[int, int] | None
-
-
 class Case(NamedTuple):
     prepare: Callable[[Path], object]
     job: Callable[[Path], object]
     load: Callable[[Path], dict[str, torch.Tensor]]
-    # What a failure may leave beside the old and the new model: an error of a load that verifies.
+    # Whether a load that verifies may fail after a power failure.
     may_be_damaged: bool = False
     # Whether the old model may be gone when the call has failed.
     in_place: bool = False
 
 
-def model(value: int, tensors: int = 3) -> dict[str, torch.Tensor]:
-    return {f"t{i}": torch.full((300,), value, dtype=torch.float32) for i in range(tensors)}
+def model(value: int) -> dict[str, torch.Tensor]:
+    return {f"t{i}": torch.full((300,), value, dtype=torch.float32) for i in range(3)}
 
 
 def save(value: int, name: str = "m.tensors", **options: str) -> Callable[[Path], None]:
@@ -132,34 +129,27 @@ CASES = {
 
 
 def found(case: Case, root: Path) -> Found:
-    """Return the value of all tensors, and how many there are; None if there is no model.
-
-    Raises what the load does.
-    """
-    try:
-        loaded = case.load(root)
-    except FileNotFoundError:
-        return None
-    values = {int(value) for tensor in loaded.values() for value in tensor.unique()}
-    assert len(values) == 1, values
-    return values.pop(), len(loaded)
+    return found_by(lambda: case.load(root))
 
 
 def check(case: Case, root: Path, allowed: set[Found]) -> None:
     try:
-        model = found(case, root)
+        left = found(case, root)
     except tensorizer_ops.errors.Error:
         assert case.may_be_damaged
     else:
-        assert model in allowed or (model is None and case.may_be_damaged), model
+        assert left in allowed or (left is None and case.may_be_damaged), left
 
 
-def record(case: Case, root: Path, log: Path) -> None:
+def record(case: Case, root: Path) -> list[tuple[list[str], memoryview]]:
+    """Run the job, and return its calls."""
+    log = root.parent / "log"
     os.environ |= {"DISK_ROOT": str(root), "DISK_LOG": str(log)}
     try:
         case.job(root)
     finally:
         del os.environ["DISK_ROOT"], os.environ["DISK_LOG"]
+    return take_log(log)
 
 
 def prepare(case: Case, root: Path) -> Found:
@@ -179,14 +169,6 @@ def new_of(case: Case, root: Path) -> Found:
     return new
 
 
-def calls_of(name: str, root: Path) -> list[tuple[list[str], memoryview]]:
-    """Prepare the folder of a case, and return the calls of its job."""
-    case, log = CASES[name], root.parent / "log"
-    prepare(case, root)
-    record(case, root, log)
-    return take_log(log)
-
-
 def fail(name: str, root: Path, most: int, sample: int, left_out: int = -1) -> int:
     """Let the power fail in one case. Returns how many states were checked.
 
@@ -199,8 +181,7 @@ def fail(name: str, root: Path, most: int, sample: int, left_out: int = -1) -> i
     new = new_of(case, root)
     old = prepare(case, root)
     disk, kept = read_tree(root)
-    record(case, root, root.parent / "log")
-    calls = take_log(root.parent / "log")
+    calls = record(case, root)
     if left_out >= 0:
         del calls[left_out]
     checked = 0
@@ -234,7 +215,8 @@ def left_out_syncs(work: Path, _: str) -> int:
         # The last file of a model of transformers is the same before and after.
         if case.may_be_damaged or case.load is load_model:
             continue
-        kinds = [call[0] for call, _ in calls_of(name, work / "root")]
+        prepare(case, work / "root")
+        kinds = [call[0] for call, _ in record(case, work / "root")]
         for kind in {"sync", "sync-folder"} & {*kinds}:
             number = len(kinds) - 1 - kinds[::-1].index(kind)
             try:

@@ -1,6 +1,5 @@
 #include "transfer/device/cuda_library.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "cuda/interface.h"
+#include "transfer/device/pinned_blocks.h"
 
 namespace tensorizer {
 
@@ -99,9 +99,7 @@ at::Tensor sha256_chunks(const CudaLibrary& library, at::TensorList data, std::i
 // Copies the bytes of all tensors to the device, one after another. They pass through pinned
 // memory, so that the host does not wait for the stream.
 at::Tensor upload(const Place& place, at::TensorList bytes, std::int64_t size) {
-  const at::Tensor pinned = at::detail::empty_generic(
-      {size}, at::getHostAllocator(place.device.type()), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      at::kByte, std::nullopt);
+  const at::Tensor pinned = new_pinned(size, *at::getHostAllocator(place.device.type()));
   auto* out = static_cast<std::byte*>(pinned.mutable_data_ptr());
   for (const at::Tensor& each : bytes) {
     std::memcpy(out, each.const_data_ptr(), each.nbytes());

@@ -1,18 +1,11 @@
 #include "transfer/device/pinned_blocks.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include <bit>
 #include <utility>
 
 #include "transfer/memory/memory.h"
 
 namespace tensorizer {
-
-at::Tensor new_pinned(std::int64_t size, at::HostAllocator& allocator) {
-  return at::detail::empty_generic({size}, &allocator, c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                   at::kByte, std::nullopt);
-}
 
 void PinnedBlock::wait() {
   for (const c10::Event& end : ends) end.synchronize();

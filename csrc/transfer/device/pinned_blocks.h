@@ -3,6 +3,7 @@
 // A block that comes back may still be copied to or from a device, and becomes the last one.
 #pragma once
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -16,7 +17,10 @@
 namespace tensorizer {
 
 // Returns bytes of pinned memory.
-at::Tensor new_pinned(std::int64_t size, at::HostAllocator& allocator);
+inline at::Tensor new_pinned(std::int64_t size, at::HostAllocator& allocator) {
+  return at::detail::empty_generic({size}, &allocator, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                   at::kByte, std::nullopt);
+}
 
 struct PinnedBlock {
   at::Tensor memory{};

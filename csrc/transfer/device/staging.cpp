@@ -69,7 +69,7 @@ class PinnedPort final : public TensorPort {
     const c10::InferenceMode mode(job_.inference);
     const at::NoGradGuard no_grad;
     const Elements& tensor = job_.tensors[number];
-    const std::optional<std::size_t> own = number_of(tensor.device());
+    const std::optional<std::size_t> own = job_.number_of(tensor.device());
     if (!own) {
       copy_now(job_, tensor, bytes,
                [&](const at::Tensor& memory) { tensor.put(position, memory); });
@@ -87,7 +87,7 @@ class PinnedPort final : public TensorPort {
     const c10::InferenceMode mode(job_.inference);
     const at::NoGradGuard no_grad;
     const Elements& tensor = job_.tensors[number];
-    const std::optional<std::size_t> own = number_of(tensor.device());
+    const std::optional<std::size_t> own = job_.number_of(tensor.device());
     if (!own) {
       copy_now(job_, tensor, out, [&](const at::Tensor& memory) { tensor.get(position, memory); });
       return;
@@ -111,7 +111,7 @@ class PinnedPort final : public TensorPort {
     const c10::InferenceMode mode(job_.inference);
     const Elements& tensor = job_.tensors[check.tensor];
     const at::Tensor bytes = tensor.bytes(check.position, static_cast<std::int64_t>(check.size));
-    job_.checks[*number_of(tensor.device())]->start(std::move(check), bytes);
+    job_.checks[*job_.number_of(tensor.device())]->start(std::move(check), bytes);
   }
 
   std::vector<DeviceCheck> ended(bool wait) override {
@@ -135,8 +135,6 @@ class PinnedPort final : public TensorPort {
     return block.narrow(0, bytes.data() - const_bytes(block).data(),
                         static_cast<std::int64_t>(bytes.size()));
   }
-
-  std::optional<std::size_t> number_of(c10::Device device) const { return job_.number_of(device); }
 
   const c10::Stream& use_copies(std::size_t device) {
     used_[device] = true;
