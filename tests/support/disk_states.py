@@ -1,8 +1,8 @@
 """Every state that a disk can have after a power failure, from the calls that disk.c has logged.
 
 Any of the writes to a file since its last sync may be missing. Of one that is there, the disk may
-have all bytes, those before a sector, those from a page on, or only the new size, with zeros. Any of
-the changes of names in a folder since its last sync may be missing, too.
+have all bytes, those before a sector, those from a page on, or only the new size, with zeros. Any
+of the changes of names in a folder since its last sync may be missing, too.
 """
 
 from __future__ import annotations
