@@ -232,6 +232,7 @@ gpu-peers: $(STAMPS)/torch
 	@rm -rf dist/peers
 	@$(PIP) download -qq --python-version 3.12 --only-binary=:all: --no-deps --dest dist/peers \
 		-r tools/gpu/peers.txt
+	@zip -qd dist/peers/botocore-*.whl 'botocore/data/*'  # tables of AWS's services
 
 clean:
 	rm -rf build dist demo.png *.egg-info tensorizer_ops/*.so tensorizer_ops/torch_*_*

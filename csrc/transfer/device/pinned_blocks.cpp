@@ -8,8 +8,8 @@
 namespace tensorizer {
 
 void PinnedBlock::wait() {
+  if (!std::exchange(is_copied, false)) return;
   for (const c10::Event& end : ends) end.synchronize();
-  ends.clear();
 }
 
 void PinnedBlocks::add_worker() {

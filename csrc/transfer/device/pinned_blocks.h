@@ -24,9 +24,12 @@ inline at::Tensor new_pinned(std::int64_t size, at::HostAllocator& allocator) {
 
 struct PinnedBlock {
   at::Tensor memory{};
-  std::vector<c10::Event> ends{};  // of the copies to and from it
+  bool is_copied = false;  // since the last wait()
+  // Of these copies, by device of the job. Events are recorded again and again, because making one
+  // keeps other threads out of the driver.
+  std::vector<c10::Event> ends{};
 
-  // Blocks until these have ended.
+  // Blocks until the copies have ended.
   void wait();
 };
 

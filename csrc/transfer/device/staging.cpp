@@ -146,7 +146,10 @@ class PinnedPort final : public TensorPort {
       if (!used_[i]) continue;
       used_[i] = false;
       const c10::Stream& copies = job_.devices[i]->copies();
-      block_->ends.emplace_back(copies.device_type()).record(copies);
+      std::vector<c10::Event>& ends = block_->ends;
+      while (ends.size() <= i) ends.emplace_back(copies.device_type());
+      ends[i].record(copies);
+      block_->is_copied = true;
     }
   }
 
