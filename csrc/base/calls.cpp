@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "base/world.h"
 
 namespace tensorizer {
 
@@ -40,11 +41,11 @@ Call::Call() {
 Call::~Call() { leave(); }
 
 void end_calls(std::chrono::milliseconds most) {
-  const auto until = std::chrono::steady_clock::now() + most;
+  const auto until = Clock::now() + most;
   spared = std::this_thread::get_id();
   ending = true;
-  while (running > own && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (running > own && Clock::now() < until) {
+    sleep_for(std::chrono::milliseconds(1));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "base/cancel.h"
 
+#include <algorithm>
+
 #include "base/calls.h"
 #include "base/error.h"
 
@@ -21,7 +23,7 @@ void Cancel::check() {
   };
   throw_if_requested();
   if (std::this_thread::get_id() != owner_) return;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   if (now < next_poll_) return;
   next_poll_ = now + kPollInterval;
   if (const InterruptHook hook = hook_ ? hook_ : interrupt_hook.load()) hook();
@@ -34,6 +36,16 @@ void Cancel::wait(std::condition_variable& changed, std::unique_lock<std::mutex>
   lock.unlock();
   check();
   lock.lock();
+}
+
+void Cancel::sleep(Clock::duration time) {
+  // A simulated sleep is over at once.
+  const Clock::duration longest = simulated_world() ? time : kPollInterval;
+  const Clock::time_point end = Clock::now() + time;
+  for (Clock::duration left = time; left > Clock::duration::zero(); left = end - Clock::now()) {
+    check();
+    sleep_for(std::min(left, longest));
+  }
 }
 
 }  // namespace tensorizer

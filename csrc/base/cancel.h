@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/world.h"
 #include "tensorizer_ops/hooks.h"
 
 namespace tensorizer {
@@ -41,12 +42,15 @@ class Cancel {
   // lock is unlocked, because the hook runs code of the host, and locks it again.
   void wait(std::condition_variable& changed, std::unique_lock<std::mutex>& lock);
 
+  // Blocks for this time, and calls check() at least every kPollInterval.
+  void sleep(Clock::duration time);
+
  private:
   std::atomic<bool> requested_{false};
   const std::thread::id owner_;  // no thread for Unattended
   const InterruptHook hook_ = nullptr;
   // Only the owner touches this.
-  std::chrono::steady_clock::time_point next_poll_ = std::chrono::steady_clock::now();
+  Clock::time_point next_poll_ = Clock::now();
 };
 
 // For loops of very many short steps: checks at every 1024th step.

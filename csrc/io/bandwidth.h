@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/world.h"
 #include "io/seconds.h"
 
 namespace tensorizer {
@@ -14,8 +15,6 @@ namespace tensorizer {
 // are held back, and the rate is right on average.
 class Bandwidth {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // 0 is no limit.
   explicit Bandwidth(std::uint64_t bytes_per_second) noexcept : rate_(bytes_per_second) {}
 

@@ -4,6 +4,7 @@
 
 #include "base/cancel.h"
 #include "base/error.h"
+#include "base/world.h"
 
 namespace tensorizer {
 
@@ -21,6 +22,9 @@ CurlHandles::CurlHandles(std::shared_ptr<CurlShare> share)
       curl_easy_setopt(easy_, CURLOPT_SHARE, share_->handle()) != CURLE_OK) {
     close();
     throw Error(ErrorKind::Internal, "libcurl is out of memory");
+  }
+  if (World* const world = simulated_world()) {
+    curl_easy_setopt(easy_, CURLOPT_ABSTRACT_UNIX_SOCKET, world->server());
   }
 }
 
@@ -50,6 +54,8 @@ CURLcode CurlHandles::result() {
 }
 
 void CurlHandles::wait() {
+  if (World* const world = simulated_world(); world && world->wait_for_server(kPollInterval))
+    return;
   curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
 }
 

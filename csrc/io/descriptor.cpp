@@ -130,14 +130,14 @@ void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces
 }
 
 bool wait_until_ready(int stream, short events, const std::string& path, Cancel& cancel,
-                      std::chrono::steady_clock::time_point deadline) {
+                      Clock::time_point deadline) {
   for (;;) {
     cancel.check();
     pollfd polled{stream, events, 0};
     const int ready = poll(&polled, 1, static_cast<int>(kPollInterval.count()));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) throw system_error(errno, "cannot wait for", path);
-    if (std::chrono::steady_clock::now() >= deadline) return false;
+    if (Clock::now() >= deadline) return false;
   }
 }
 

@@ -5,12 +5,12 @@
 #include <sys/uio.h>
 
 #include <array>
-#include <chrono>
 #include <string>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/world.h"
 #include "io/file_identity.h"
 
 namespace tensorizer {
@@ -89,9 +89,8 @@ void write_at(int file, std::uint64_t offset, std::span<const ConstBytes> pieces
 
 // Blocks until poll() reports one of `events` (POLLIN, POLLOUT), an error or a hang-up. Returns
 // false if the deadline passes first. Throws within kPollInterval of a cancel.
-bool wait_until_ready(
-    int stream, short events, const std::string& path, Cancel& cancel,
-    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
+bool wait_until_ready(int stream, short events, const std::string& path, Cancel& cancel,
+                      Clock::time_point deadline = Clock::time_point::max());
 
 // Throws the system_error() for a failed write. For EFAULT the message says that the caller's
 // memory cannot be read.

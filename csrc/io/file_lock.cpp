@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 namespace tensorizer {
@@ -37,8 +36,7 @@ FileLock::FileLock(std::string path, Cancel& cancel) : path_(std::move(path)) {
   do {
     file_ = open_lock(path_);
     while (file_ && !lock_file(file_) && errno == EWOULDBLOCK && has_name(file_)) {
-      cancel.check();
-      std::this_thread::sleep_for(kPollInterval);
+      cancel.sleep(kPollInterval);
     }
   } while (file_ && !has_name(file_));
 }

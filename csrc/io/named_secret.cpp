@@ -10,6 +10,7 @@
 
 #include "base/cancel.h"
 #include "base/error.h"
+#include "base/world.h"
 #include "io/descriptor.h"
 #include "io/uri.h"
 
@@ -42,7 +43,7 @@ SecretBytes read_secret_file(const std::string& path, std::size_t most, const st
   // O_NONBLOCK: a pipe without a writer reads as empty, instead of blocking the open.
   const Descriptor file = open_descriptor(AT_FDCWD, expand_home(path), O_RDONLY | O_NONBLOCK);
   if (!file) fail();
-  const auto deadline = std::chrono::steady_clock::now() + secret_pipe_patience;
+  const auto deadline = Clock::now() + secret_pipe_patience;
   SecretBytes content(most + 1);
   std::size_t have = 0;
   while (have < most + 1) {

@@ -1,9 +1,8 @@
 #include "io/retry.h"
 
 #include <algorithm>
-#include <atomic>
-#include <random>
-#include <thread>
+
+#include "base/world.h"
 
 namespace tensorizer {
 
@@ -14,21 +13,9 @@ constexpr std::chrono::milliseconds kLongestPause{10000};
 
 // Random, so that callers that failed at the same moment do not retry at the same moment.
 std::chrono::milliseconds back_off(int count) {
-  static thread_local std::minstd_rand random{std::random_device{}()};
   const std::chrono::milliseconds pause = shortest_pause(count);
-  return pause + std::chrono::milliseconds(random() % static_cast<unsigned>(pause.count()));
+  return pause + std::chrono::milliseconds(random_number() % static_cast<unsigned>(pause.count()));
 }
-
-void sleep_unless_cancelled(std::chrono::milliseconds time, Cancel& cancel) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + time;
-  while (Clock::now() < end) {
-    cancel.check();
-    std::this_thread::sleep_for(std::min<Clock::duration>(kPollInterval, end - Clock::now()));
-  }
-}
-
-std::atomic<PauseHook> pause_hook{&sleep_unless_cancelled};
 
 }  // namespace
 
@@ -38,30 +25,16 @@ std::chrono::milliseconds shortest_pause(int count) noexcept {
   return std::min(pause, kLongestPause);
 }
 
-void set_pause_hook(PauseHook hook) noexcept {
-  pause_hook = hook != nullptr ? hook : &sleep_unless_cancelled;
-}
-
 std::string Tries::described() const {
   if (all_ == 0) return {};
   return ", after " + std::to_string(all_) + " more " + (all_ == 1 ? "try" : "tries");
 }
 
-void Tries::wait(Cancel& cancel, std::chrono::milliseconds least,
+bool Tries::wait(Cancel& cancel, std::chrono::milliseconds least,
                  std::optional<Clock::time_point> deadline) {
-  std::chrono::milliseconds pause = std::max(back_off(count_), least);
-  if (deadline) {
-    pause = std::min(pause, std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()));
-  }
-  pause_hook.load()(pause, cancel);
-  ++count_;
-  ++all_;
-}
-
-bool Tries::wait_before(Clock::time_point deadline, Cancel& cancel) {
-  const std::chrono::milliseconds pause = back_off(count_);
-  if (Clock::now() + pause > deadline) return false;
-  pause_hook.load()(pause, cancel);
+  const std::chrono::milliseconds pause = std::max(back_off(count_), least);
+  if (deadline && Clock::now() + pause > *deadline) return false;
+  cancel.sleep(pause);
   ++count_;
   ++all_;
   return true;

@@ -8,6 +8,7 @@
 
 #include "base/cancel.h"
 #include "base/error.h"
+#include "base/world.h"
 
 namespace tensorizer {
 
@@ -24,17 +25,10 @@ inline constexpr std::uint64_t kSomeProgress = 64 << 10;
 // before the last one. The pause is random, and less than twice as long.
 std::chrono::milliseconds shortest_pause(int count) noexcept;
 
-// Passes the time of a pause.
-using PauseHook = void (*)(std::chrono::milliseconds time, Cancel& cancel);
-// Sets the hook; null sleeps. For tests, which see how long each pause is and do not wait for it.
-void set_pause_hook(PauseHook hook) noexcept;
-
 // Counts the retries of one operation on a server, and waits between them. Each wait throws within
 // kPollInterval of a cancel.
 class Tries {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // `retries`: how many in a row may make no progress.
   explicit Tries(int retries) noexcept : retries_(retries) {}
 
@@ -46,13 +40,10 @@ class Tries {
   // Returns ", after 3 more tries" for messages; empty after the first try.
   std::string described() const;
 
-  // Waits for the back-off, or for `least` if that is longer (the server asked for it), but not
-  // past the deadline. Counts the next try.
-  void wait(Cancel& cancel, std::chrono::milliseconds least = {},
+  // Waits for the back-off, or for `least` if that is longer (the server asked for it), and counts
+  // the next try. Returns false at once if the wait would end after the deadline.
+  bool wait(Cancel& cancel, std::chrono::milliseconds least = {},
             std::optional<Clock::time_point> deadline = {});
-  // Waits for the back-off and counts the next try, or returns false at once if the back-off would
-  // end after the deadline.
-  bool wait_before(Clock::time_point deadline, Cancel& cancel);
   // Counts a next try that needs no wait, because the cause of the last failure is gone.
   void go_on_at_once() noexcept { ++all_; }
 

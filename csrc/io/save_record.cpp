@@ -11,12 +11,12 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <random>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/world.h"
 
 namespace tensorizer {
 
@@ -90,9 +90,8 @@ std::vector<std::string> unchanged(int record, const std::string& folder) {
 }  // namespace
 
 std::string random_tag() {
-  std::random_device random;
   char text[kTagSize + 1];
-  std::snprintf(text, sizeof(text), "%08x", static_cast<unsigned>(random()));
+  std::snprintf(text, sizeof(text), "%08x", random_number());
   return text;
 }
 

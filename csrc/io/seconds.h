@@ -3,11 +3,12 @@
 
 #include <chrono>
 
+#include "base/world.h"
+
 namespace tensorizer {
 
-inline std::chrono::steady_clock::duration seconds(double count) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-      std::chrono::duration<double>(count));
+inline Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
 }
 
 }  // namespace tensorizer

@@ -5,14 +5,14 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/world.h"
+
 namespace tensorizer {
 
 // Watches one wait for a server. A rate below 1024 bytes per second for all of the patience is a
 // stall. The patience starts again whenever the rate has been higher for a while.
 class StallWatch {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // `moved`: the bytes sent and received before this wait.
   StallWatch(double patience_seconds, std::uint64_t moved,
              Clock::time_point now = Clock::now()) noexcept

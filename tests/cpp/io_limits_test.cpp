@@ -12,9 +12,9 @@
 #include "io/redis/keys.h"
 #include "io/s3/open.h"
 #include "io/s3/sink.h"
-#include "recorded_pauses.h"
 #include "tiny_redis.h"
 #include "tiny_server.h"
+#include "worlds.h"
 
 namespace tensorizer {
 namespace {

@@ -39,7 +39,7 @@ using Patience = AwsHome;
 
 TEST_F(Patience, EndsBelowARate) {
   for (const std::uint64_t bytes : {10239, 10240}) {
-    const StallWatch::Clock::time_point begin{};
+    const Clock::time_point begin{};
     StallWatch watch(10, 1000, begin);
     EXPECT_EQ(watch.has_stalled(1000 + bytes, begin + 10s), bytes < 10240) << bytes;
   }

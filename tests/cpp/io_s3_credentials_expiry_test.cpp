@@ -7,6 +7,7 @@
 
 #include "s3_credentials.h"
 #include "tensorizer_ops/hooks.h"
+#include "worlds.h"
 
 namespace tensorizer {
 namespace {
@@ -25,10 +26,15 @@ class ExpiryTest : public S3CredentialsTest {
   }
   std::string key() { return chain_.get(cancel_).key_id; }
 
-  // How long before kExpiration the test's clock is.
-  std::atomic<system_clock::duration> before_{hours(1)};
-  S3CredentialsChain chain_{options_, http_,
-                            [this] { return *parse_timestamp(kExpiration) - before_.load(); }};
+  // How long before kExpiration the clock on the wall is.
+  struct BeforeExpiration : NearlyRealWorld {
+    std::atomic<system_clock::duration> before{hours(1)};
+    WallClock::time_point date() noexcept override {
+      return *parse_timestamp(kExpiration) - before.load();
+    }
+  } world_;
+  std::atomic<system_clock::duration>& before_ = world_.before;
+  S3CredentialsChain chain_{options_, http_};
 };
 
 TEST_F(ExpiryTest, FetchesOthersSomeMinutesBefore) {

@@ -95,12 +95,27 @@ TEST(UploadQueue, NeedsNoFirstPartInTheEnd) {
   EXPECT_EQ(sent.so_far(), std::vector<std::uint64_t>{50});
 }
 
+TEST(UploadQueue, SendsOneAtATimeOnTheThreadThatAdds) {
+  Cancel cancel;
+  std::vector<std::uint64_t> numbers;
+  UploadQueue queue({1, 1, 1000},
+                    [&, caller = std::this_thread::get_id()](const UploadPart& part, Cancel& own) {
+                      EXPECT_EQ(std::this_thread::get_id(), caller);
+                      EXPECT_EQ(&own, &cancel) << "a cancel of the job ends it";
+                      numbers.push_back(part.number);
+                    });
+  for (const std::uint64_t number : {1, 2, 0, 5}) queue.add(part_of(number), cancel);
+  EXPECT_EQ(numbers, (std::vector<std::uint64_t>{1, 0, 2}));
+  queue.finish(cancel);
+  EXPECT_EQ(numbers.back(), 5U);
+}
+
 // A part is sent out of turn if its send would otherwise wait for a part that only the blocked
 // thread can add.
 TEST(UploadQueue, KeepsFewCopiesAndNeverWaitsForever) {
   Sent sent;
   Cancel cancel;
-  UploadQueue queue({1, 3, 25}, into(sent));
+  UploadQueue queue({2, 3, 25}, into(sent));
   sent.held = true;
   std::uint64_t number = 10;
   for (; number < 13; ++number) queue.add(part_of(number, 10), cancel);

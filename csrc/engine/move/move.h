@@ -18,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/world.h"
 #include "engine/move/plan.h"
 #include "engine/move/tensor_access.h"
 #include "format/hashes.h"
@@ -68,7 +69,7 @@ class ComputeSlots {
    private:
     ComputeSlots& slots_;
     const Work work_;
-    std::chrono::steady_clock::time_point begin_;
+    Clock::time_point begin_;
   };
 
   ComputeTime spent() const noexcept {
@@ -79,8 +80,6 @@ class ComputeSlots {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void acquire();
   void release();
 

@@ -10,17 +10,15 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/world.h"
 #include "io/descriptor.h"
 
 namespace tensorizer {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // How often to check for the end of a program that has closed its output.
 constexpr std::chrono::milliseconds kEndInterval{5};
@@ -194,7 +192,7 @@ std::string run_command(const std::vector<std::string>& words, const std::string
   }
   while (!program.has_ended()) {
     check_limits();
-    std::this_thread::sleep_for(kEndInterval);
+    sleep_for(kEndInterval);
   }
   program.check_end();
   return output;

@@ -43,13 +43,13 @@ bool are_literal(const S3Options& s3) {
 
 }  // namespace
 
-S3CredentialsChain::S3CredentialsChain(const S3Options& s3, const HttpOptions& http, Clock clock)
-    : s3_(s3), http_(for_others(http)), clock_(std::move(clock)) {}
+S3CredentialsChain::S3CredentialsChain(const S3Options& s3, const HttpOptions& http)
+    : s3_(s3), http_(for_others(http)) {}
 
 S3Credentials S3CredentialsChain::get(Cancel& cancel) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const Moment now = clock_();
+    const Moment now = WallClock::now();
     if (hold(now) && now < fetch_at_) return *known_;
     // Fetches also if another process is fetching: a child of fork() does not have the thread of
     // its parent. And if this thread is fetching: a signal handler must not wait for the fetch that
@@ -96,7 +96,7 @@ void S3CredentialsChain::fetch(std::unique_lock<std::mutex>& lock, Cancel& cance
   fetching_ = 0;
   changed_.notify_all();
   if (fresh) return keep(std::move(*fresh));
-  const Moment now = clock_();
+  const Moment now = WallClock::now();
   if (!may_wait || !hold(now)) std::rethrow_exception(exception);
   fetch_at_ = now + kPause;
 }
@@ -106,7 +106,7 @@ void S3CredentialsChain::keep(S3Credentials fresh) {
     throw Error(ErrorKind::PermissionDenied,
                 "S3 considers the credentials expired, and their source has no new ones");
   }
-  const Moment now = clock_();
+  const Moment now = WallClock::now();
   fetch_at_ = Moment::max();
   if (fresh.expires) {
     const auto ahead = std::min<Moment::duration>(kAhead, (*fresh.expires - now) / 4);

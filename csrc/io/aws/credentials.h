@@ -3,15 +3,14 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "base/cancel.h"
+#include "base/world.h"
 #include "io/aws/options.h"
 #include "io/http/options.h"
 
@@ -22,7 +21,7 @@ struct S3Credentials {
   std::string secret;
   std::string session_token;  // or empty
   bool anonymous = false;     // there are no keys, and requests are not signed
-  std::optional<std::chrono::system_clock::time_point> expires = {};
+  std::optional<WallClock::time_point> expires = {};
 
   bool operator==(const S3Credentials&) const = default;
 };
@@ -30,12 +29,9 @@ struct S3Credentials {
 // Finds credentials, and replaces them before they expire. Thread-safe.
 class S3CredentialsChain {
  public:
-  using Clock = std::function<std::chrono::system_clock::time_point()>;
-
   // Does not search yet. `http` has the options for servers that give credentials; its headers and
   // client certificate are not sent to them.
-  S3CredentialsChain(const S3Options& s3, const HttpOptions& http,
-                     Clock clock = &std::chrono::system_clock::now);
+  S3CredentialsChain(const S3Options& s3, const HttpOptions& http);
 
   // Returns the current credentials. A few minutes before they expire, one thread fetches new ones,
   // while other threads continue with the old ones. Throws Error: PermissionDenied if there are
@@ -49,7 +45,7 @@ class S3CredentialsChain {
   bool refused(const std::string& key_id);
 
  private:
-  using Moment = std::chrono::system_clock::time_point;
+  using Moment = WallClock::time_point;
 
   bool hold(Moment now) const;
   void fetch(std::unique_lock<std::mutex>& lock, Cancel& cancel);
@@ -57,7 +53,6 @@ class S3CredentialsChain {
 
   const S3Options s3_;
   const HttpOptions http_;
-  const Clock clock_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,9 +1,9 @@
 #include "io/aws/sts.h"
 
-#include <ctime>
 #include <optional>
 
 #include "base/error.h"
+#include "base/world.h"
 #include "codec/hmac.h"
 #include "io/aws/sign.h"
 #include "io/aws/timestamp.h"
@@ -38,7 +38,7 @@ Address address_of(const StsService& service) {
 
 // Returns the parameters that every kind of request needs.
 NamedTexts form_of(const char* action, const AwsRole& role) {
-  const std::string made_up = "tensorizer-ops-" + std::to_string(std::time(nullptr));
+  const std::string made_up = "tensorizer-ops-" + std::to_string(WallClock::seconds());
   NamedTexts form = {{"Action", action},
                      {"Version", "2011-06-15"},
                      {"RoleArn", role.arn},
@@ -97,7 +97,7 @@ HttpQuestion question_of(const Address& address, const NamedTexts& form) {
 void sign(HttpQuestion& question, const Address& address, const StsService& service,
           const S3Credentials& by) {
   const SigningScope scope{service.region.empty() ? kUsualRegion : service.region, "sts",
-                           std::time(nullptr)};
+                           WallClock::seconds()};
   SignedRequest request;
   request.method = question.request.method;
   request.path = address.path;

@@ -59,7 +59,7 @@ class TimestampParser {
 
 }  // namespace
 
-std::optional<std::chrono::system_clock::time_point> parse_timestamp(std::string_view text) {
+std::optional<WallClock::time_point> parse_timestamp(std::string_view text) {
   TimestampParser parser(text);
   const int year = parser.take_number(4);
   parser.require("-");

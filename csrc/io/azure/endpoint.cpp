@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/world.h"
 #include "codec/hmac.h"
 #include "io/azure/open.h"
 #include "io/azure/settings.h"
@@ -105,7 +106,7 @@ class AzureEndpoint final : public HttpEndpoint {
       if (line.starts_with("Range: ")) line.insert(0, "x-ms-");
     }
     request.headers.push_back("x-ms-version: " + std::string(kVersion));
-    request.headers.push_back("x-ms-date: " + http_date(std::time(nullptr)));
+    request.headers.push_back("x-ms-date: " + http_date(WallClock::seconds()));
     request.shown = std::to_string(renewals_);
     if (!credentials.bearer_token.empty()) {
       request.headers.push_back("Authorization: Bearer " + credentials.bearer_token);

@@ -8,6 +8,7 @@
 
 #include "base/number.h"
 #include "base/text.h"
+#include "base/world.h"
 #include "io/http/open.h"
 
 namespace tensorizer {
@@ -22,7 +23,7 @@ std::optional<std::chrono::seconds> parse_retry_after(const std::string& value) 
   } else {
     const std::time_t date = curl_getdate(value.c_str(), nullptr);
     if (date == -1) return std::nullopt;
-    const std::time_t now = std::time(nullptr);
+    const std::time_t now = WallClock::seconds();
     seconds = date > now ? static_cast<std::uint64_t>(date - now) : 0;
   }
   return std::chrono::seconds(std::min<std::uint64_t>(seconds, 3600));

@@ -1,9 +1,9 @@
 #include "io/http/connection.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/error.h"
+#include "base/world.h"
 #include "io/http/easy.h"
 #include "io/http/stats.h"
 #include "io/url.h"
@@ -17,8 +17,6 @@ constexpr std::uint64_t kLongestRefusal = 16 << 10;
 // The most bytes of heads in one request, including 1xx responses, redirects and trailers.
 constexpr std::uint64_t kLongestHead = 256 << 10;
 constexpr int kMostRedirects = 10;
-
-using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
@@ -199,7 +197,7 @@ std::optional<ConnectionFailure> HttpConnection::wait(Cancel& cancel) {
     }
     if (auto failure = limits_.exceeded(passed_)) return failure;
     if (throttled) {
-      std::this_thread::sleep_for(std::min<Clock::duration>(pause, kPollInterval));
+      sleep_for(std::min<Clock::duration>(pause, kPollInterval));
     } else {
       handles_.wait();
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -14,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/world.h"
 #include "io/bandwidth.h"
 #include "io/curl.h"
 #include "io/curl_handles.h"
@@ -64,7 +64,7 @@ struct HttpRequest {
   // Seconds that the server may take in addition to stall_timeout, because it has much to do.
   double patience = 0;
   // The time at which it fails unless it has ended or paused.
-  std::optional<std::chrono::steady_clock::time_point> deadline;
+  std::optional<Clock::time_point> deadline;
 
   // Asks for the bytes of the object from `begin` on, before `end`.
   void ask_for_range(std::uint64_t begin, std::uint64_t end);
@@ -118,7 +118,7 @@ class HttpConnection {
   // Returns true if the receiver or the body has paused the request.
   bool paused() const { return paused_; }
   // Continues a paused request, with a new deadline. Otherwise like ask().
-  HttpOutcome go_on(std::optional<std::chrono::steady_clock::time_point> deadline, Cancel& cancel);
+  HttpOutcome go_on(std::optional<Clock::time_point> deadline, Cancel& cancel);
 
   // Aborts a paused request. The next ones count in `stats`.
   void count_in(std::shared_ptr<HttpStats> stats);

@@ -9,8 +9,6 @@ namespace tensorizer {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // After so many recoveries, a failure is no longer believed to be recovered: its cause comes back.
 constexpr int kMostRecoveries = 3;
 constexpr std::chrono::milliseconds kLongestWanted{60000};
@@ -85,15 +83,15 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
   const bool recovered = refusal_.recovered && recovered_ < kMostRecoveries;
   if (!recovered && (!temporary || tries_.are_used_up())) give_up(outcome);
   if (deadline_ && Clock::now() >= *deadline_) give_up(outcome);
-  client_.count_retry();
   if (recovered) {
     ++recovered_;
     tries_.go_on_at_once();
-    return;
+  } else {
+    const std::chrono::milliseconds wanted =
+        outcome.answer.retry_after.value_or(std::chrono::seconds{0});
+    if (!tries_.wait(cancel, std::min(wanted, kLongestWanted), deadline_)) give_up(outcome);
   }
-  const std::chrono::milliseconds wanted =
-      outcome.answer.retry_after.value_or(std::chrono::seconds{0});
-  tries_.wait(cancel, std::min(wanted, kLongestWanted), deadline_);
+  client_.count_retry();
 }
 
 void HttpTries::give_up(const HttpOutcome& outcome) const {

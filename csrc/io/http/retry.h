@@ -1,11 +1,11 @@
 // Retries of HTTP requests.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 
 #include "base/cancel.h"
+#include "base/world.h"
 #include "io/http/client.h"
 #include "io/retry.h"
 
@@ -42,7 +42,7 @@ class HttpTries {
 
   HttpClient& client_;
   const char* const doing_;
-  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  std::optional<Clock::time_point> deadline_;
   HttpRefusal refusal_;  // of the last try
   Tries tries_;
   int recovered_ = 0;

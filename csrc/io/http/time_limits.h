@@ -1,12 +1,12 @@
 // The times after which a request is not waited for any longer.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/world.h"
 #include "io/curl.h"
 #include "io/seconds.h"
 #include "io/stall.h"
@@ -16,8 +16,6 @@ namespace tensorizer {
 // The limits of one request with all of its redirects. Not thread-safe.
 class TimeLimits {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // `patience`: the seconds that a stall and the headers may take. `for_refusals`: the seconds for
   // all bodies that the receiver does not want.
   TimeLimits(double patience, double for_refusals)

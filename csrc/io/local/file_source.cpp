@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <fstream>
 #include <initializer_list>
 #include <limits>
@@ -20,6 +19,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/number.h"
+#include "base/world.h"
 #include "io/local/direct_file.h"
 #include "io/local/open.h"
 
@@ -240,8 +240,7 @@ class FileSource : public Source {
     length = std::min(length, size_ - offset);
     if (length == 0) return false;
     // Sampling a cold page makes the system fetch it, so each call takes samples elsewhere.
-    std::minstd_rand random(static_cast<std::minstd_rand::result_type>(
-        std::chrono::steady_clock::now().time_since_epoch().count()));
+    std::minstd_rand random(random_number());
     const std::uint64_t step = std::max<std::uint64_t>(length / kSamples, 1);
     int cold = 0;
     for (std::uint64_t sample = 0; sample < kSamples && sample * step < length; ++sample) {

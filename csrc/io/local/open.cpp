@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -68,11 +67,10 @@ bool is_in_proc(const std::string& path) {
 
 Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
   for (;;) {
-    cancel.check();
     Descriptor fifo = open_descriptor(AT_FDCWD, path, O_WRONLY | O_NONBLOCK);
     if (fifo) return fifo;
     if (errno != ENXIO) throw system_error(errno, "cannot save to", path);
-    std::this_thread::sleep_for(kReaderInterval);
+    cancel.sleep(kReaderInterval);
   }
 }
 

@@ -6,10 +6,10 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
+#include "base/world.h"
 #include "io/local/access.h"
 
 namespace tensorizer {
@@ -23,10 +23,9 @@ bool is_refusal(int system_errno) {
 constexpr const char* kPrefix = ".tensorizer-";
 
 std::string temporary_name() {
-  std::random_device random;
   char text[64];
   std::snprintf(text, sizeof(text), "%s%d-%08x%08x", kPrefix, static_cast<int>(getpid()),
-                static_cast<unsigned>(random()), static_cast<unsigned>(random()));
+                random_number(), random_number());
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "base/world.h"
 #include "io/retry.h"
 
 namespace tensorizer {
@@ -220,6 +221,8 @@ void RedisConnection::wait(short events, Cancel& cancel) {
                              std::to_string(static_cast<int>(watch_.waited())) +
                              " s nothing or almost nothing was transferred");
   }
+  if (World* const world = simulated_world(); world && world->wait_for_server(kPollInterval))
+    return;
   pollfd polled{transport_.descriptor(), events, 0};
   poll(&polled, 1, static_cast<int>(kPollInterval.count()));
 }

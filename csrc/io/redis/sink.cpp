@@ -3,10 +3,10 @@
 #include <condition_variable>
 #include <map>
 #include <optional>
-#include <random>
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/world.h"
 #include "io/redis/client.h"
 #include "io/redis/commit.h"
 #include "io/redis/keys.h"
@@ -24,9 +24,8 @@ constexpr std::string_view kLeftoverSeconds = "86400";
 
 std::string random_name() {
   constexpr std::string_view kHex = "0123456789abcdef";
-  std::random_device random;
   std::string name;
-  for (int i = 0; i < 16; ++i) name += kHex[random() % kHex.size()];
+  for (int i = 0; i < 16; ++i) name += kHex[random_number() % kHex.size()];
   return name;
 }
 
@@ -146,10 +145,10 @@ class RedisSink final : public Sink {
       Cancel cancel{Cancel::Unattended()};
       const bool hurries = !broken_.empty() && !has_failed_;
       const double patience = hurries ? redis_abort_seconds.hurried : redis_abort_seconds.usual;
-      const Tries::Clock::time_point deadline =
-          Tries::Clock::now() + std::chrono::milliseconds(static_cast<int>(patience * 1000));
+      const Clock::time_point deadline =
+          Clock::now() + std::chrono::milliseconds(static_cast<int>(patience * 1000));
       Tries tries(0);
-      while (!remove_keys(keys, patience, cancel) && tries.wait_before(deadline, cancel)) {
+      while (!remove_keys(keys, patience, cancel) && tries.wait(cancel, {}, deadline)) {
       }
     } catch (const std::exception&) {
       // Ignored: the keys expire.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/gate.h"
+#include "base/world.h"
 #include "io/redis/client.h"
 #include "io/redis/keys.h"
 #include "io/redis/open.h"
@@ -24,8 +25,6 @@ constexpr std::size_t kMostCommands = 500;
 constexpr std::uint64_t kReadCost = 64 << 10;
 // How often to list the keys again because the file was replaced meanwhile.
 constexpr int kMostListings = 20;
-
-using Clock = std::chrono::steady_clock;
 
 // Every save replaces the header's key. A connection that watches this key (WATCH) learns by an
 // empty transaction whether that has happened. So no load mixes the bytes of two saves.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/world.h"
 #include "codec/hmac.h"
 #include "io/aws/config.h"
 #include "io/aws/credentials.h"
@@ -139,7 +140,7 @@ class S3Endpoint final : public HttpEndpoint {
     request.shown = credentials.key_id;
     request.secrets.insert(request.secrets.end(),
                            {credentials.key_id, credentials.secret, credentials.session_token});
-    const std::time_t now = std::time(nullptr) + clock_offset_;
+    const std::time_t now = WallClock::seconds() + clock_offset_;
     if (options_.signs_url && request.method == "GET") {
       sign_url(request, address, credentials, now);
       return;
@@ -248,7 +249,7 @@ class S3Endpoint final : public HttpEndpoint {
   bool set_clock(std::string_view date) {
     const std::time_t there = curl_getdate(std::string(date).c_str(), nullptr);
     if (there == -1) return false;
-    clock_offset_ = there - std::time(nullptr);
+    clock_offset_ = there - WallClock::seconds();
     return true;
   }
 

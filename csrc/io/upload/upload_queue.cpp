@@ -35,7 +35,9 @@ void UploadQueue::add(UploadPart part, Cancel& cancel) {
   copied_ += copied_bytes(part);
   const std::uint64_t number = part.number;
   waiting_.emplace(number, std::move(part));
-  if (idle_ == 0 && threads_.size() < static_cast<std::size_t>(limits_.at_once)) {
+  if (limits_.at_once == 1) {
+    send_here(lock, cancel);
+  } else if (idle_ == 0 && threads_.size() < static_cast<std::size_t>(limits_.at_once)) {
     try {
       const SignalsBlocked blocked;
       threads_.emplace_back([this] { work(); });
@@ -50,6 +52,7 @@ void UploadQueue::finish(Cancel& cancel) {
   std::unique_lock lock(mutex_);
   all_there_ = true;
   changed_.notify_all();
+  if (limits_.at_once == 1) send_here(lock, cancel);
   wait_until([this] { return waiting_.empty() && sending_ == 0; }, lock, cancel);
 }
 
@@ -77,26 +80,34 @@ void UploadQueue::work() {
     changed_.wait(lock, [this] { return stopped_ || error_ || may_send(); });
     --idle_;
     if (stopped_ || error_) return;
-    const UploadPart part = std::move(waiting_.extract(waiting_.begin()).mapped());
-    ++sending_;
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      send_(part, cancel_);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    --sending_;
-    copied_ -= copied_bytes(part);
-    if (error && !error_) {
-      error_ = error;
-      cancel_.request();
-    }
-    sent_.insert(part.number);
-    while (sent_.erase(first_missing_) > 0) ++first_missing_;
-    changed_.notify_all();
+    send_first(lock, cancel_);
   }
+}
+
+void UploadQueue::send_here(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
+  while (sending_ == 0 && !error_ && may_send()) send_first(lock, cancel);
+}
+
+void UploadQueue::send_first(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
+  const UploadPart part = std::move(waiting_.extract(waiting_.begin()).mapped());
+  ++sending_;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    send_(part, cancel);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  --sending_;
+  copied_ -= copied_bytes(part);
+  if (error && !error_) {
+    error_ = error;
+    cancel_.request();
+  }
+  sent_.insert(part.number);
+  while (sent_.erase(first_missing_) > 0) ++first_missing_;
+  changed_.notify_all();
 }
 
 }  // namespace tensorizer

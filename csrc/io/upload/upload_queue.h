@@ -1,9 +1,10 @@
 // Sends the parts of an upload.
 //
 // The queue has its own threads: the threads that fill parts also compute digests, and a part that
-// waits for a digest must not wait for uploads of later parts. The lowest number is sent first, and
-// no part runs far ahead of the first missing one, because servers that assemble the file as it
-// arrives keep later parts in memory.
+// waits for a digest must not wait for uploads of later parts. With one part at a time, the threads
+// that add parts send them. The lowest number is sent first, and no part runs far ahead of the
+// first missing one, because servers that assemble the file as it arrives keep later parts in
+// memory.
 #pragma once
 
 #include <condition_variable>
@@ -48,6 +49,10 @@ class UploadQueue {
  private:
   void work();
   bool may_send() const;
+  // Sends the first part that waits.
+  void send_first(std::unique_lock<std::mutex>& lock, Cancel& cancel);
+  // Sends parts on this thread if no other one does.
+  void send_here(std::unique_lock<std::mutex>& lock, Cancel& cancel);
   void wait_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock,
                   Cancel& cancel);
 

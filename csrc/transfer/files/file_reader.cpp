@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/world.h"
 #include "engine/open/open_model.h"
 #include "engine/rewrite/file_digest.h"
 #include "transfer/files/file_reader_job.h"
@@ -216,19 +217,19 @@ void FileReader::prefetch(const std::optional<std::vector<std::string>>& names, 
 void FileReader::verify(Verify verify, std::int64_t threads) {
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   verify_file(*open, verify, parse_threads(threads), job.progress, job.cancel);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const std::chrono::duration<double> seconds = Clock::now() - begin;
   counters_.add(open->source(), job.progress, open->catalogue().entries().size(), seconds.count());
 }
 
 std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool listed) {
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   const DigestRequest request{parse_digest_version(version), listed, parse_threads(threads)};
   const std::string digest = file_digest(*open, request, job.progress, job.cancel);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const std::chrono::duration<double> seconds = Clock::now() - begin;
   counters_.add(open->source(), job.progress, open->names().size(), seconds.count());
   return digest;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/world.h"
 #include "engine/digest/data_digests.h"
 #include "transfer/files/file_reader_job.h"
 #include "transfer/files/slices.h"
@@ -85,7 +86,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
       targets.staging.is_pinned() ? file.options().staging : file.options().memory_ceiling;
   settings.open_access = [&targets] { return TensorAccess{.port = targets.staging.open_port()}; };
   if (targets.mapping) settings.mapping = targets.mapping->bytes();
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   bool loaded = false;
   try {
     const std::shared_ptr<Source> source =
@@ -106,7 +107,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
     throw;
   }
   targets.staging.finish();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const std::chrono::duration<double> seconds = Clock::now() - begin;
   counters_.add(file.source(), job.progress, targets.items.size(), seconds.count());
 }
 

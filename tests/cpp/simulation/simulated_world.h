@@ -1,0 +1,298 @@
+// A world whose time, chance and servers follow from a seed, on one thread.
+//
+// All connections of libcurl lead to one socket of this process. Where the library waits for a
+// server, the world takes what has arrived there, lets the service answer it, and passes time.
+// Faults befall the requests: see Fault.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/world.h"
+#include "io/descriptor.h"
+
+namespace tensorizer::simulation {
+
+using namespace std::chrono_literals;
+
+// A promise that was broken.
+struct Broken : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+enum class Fault : std::uint8_t {
+  None,
+  Unheard,         // the connection breaks before the request has an effect
+  Unanswered,      // it breaks after that, before or within the answer
+  Silence,         // the request has no effect, and no answer comes
+  SilentEffect,    // the request has its effect, and no answer comes
+  Late,            // the answer comes after a while
+  LateEffect,      // the request has its effect after a while, and no answer comes
+  Refused,         // a temporary refusal, without an effect
+  WronglyRefused,  // a temporary refusal, after the effect
+  Twice,           // the request has its effect twice, and the second answer comes
+  Stale,           // a replica answers that does not know the last change yet
+  Count
+};
+
+inline const char* name_of(Fault fault) {
+  constexpr const char* kNames[] = {
+      "none",        "unheard", "unanswered",      "silence", "silent", "late",
+      "late effect", "refused", "wrongly refused", "twice",   "stale"};
+  return kNames[static_cast<std::size_t>(fault)];
+}
+
+// What a client has sent and will receive.
+struct Line {
+  Descriptor socket;
+  std::string received;  // and not taken yet
+  std::string answers;   // and not sent yet
+  Clock::time_point not_before{};
+  std::optional<std::size_t> breaks_after{};  // so many more bytes of answers
+  bool silent = false;
+  bool is_over = false;
+  std::string login{};  // of a service that keeps it
+};
+
+// Answers the requests of clients.
+class Service {
+ public:
+  virtual ~Service() = default;
+  // Takes one whole request off what a line has received. Returns false if there is none. The world
+  // is asked for the fault of each request.
+  virtual bool take(Line& line) = 0;
+  // Called for a line that is gone.
+  virtual void forget(Line&) {}
+};
+
+class SimulatedWorld final : public World {
+ public:
+  SimulatedWorld(std::uint64_t seed, bool verbose) : random_(seed), verbose_(verbose) {
+    listen();
+    most_faults_ = below(4) == 0 ? 0 : below(6);
+    one_fault_in_ = 1 + below(4);
+    set_world(this);
+  }
+  ~SimulatedWorld() override { set_world(nullptr); }
+  SimulatedWorld(const SimulatedWorld&) = delete;
+  SimulatedWorld& operator=(const SimulatedWorld&) = delete;
+
+  void serve(Service& service) { service_ = &service; }
+
+  // ---- what the library asks for
+
+  // Each look at the clock takes a moment, so that a loop that only looks at it ends.
+  Clock::time_point now() noexcept override { return now_ += 100ns; }
+  WallClock::time_point date() noexcept override {
+    return WallClock::time_point(std::chrono::seconds(1790000000)) + wrong_by_ +
+           std::chrono::duration_cast<WallClock::time_point::duration>(now_.time_since_epoch());
+  }
+  std::uint32_t random_number() override { return static_cast<std::uint32_t>(random_()); }
+  void sleep_for(Clock::duration time) override {
+    note("sleeps", std::to_string(time / 1ms) + " ms");
+    pass(time);
+    step();
+  }
+  bool wait_for_server(Clock::duration most) override {
+    if (!step()) pass(stands_still() ? most + 20s : most);
+    return true;
+  }
+  const char* server() noexcept override { return name_.c_str(); }
+
+  // ---- what services ask for
+
+  std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
+  bool one_in(std::uint64_t bound) { return below(bound) == 0; }
+
+  Fault next_fault() {
+    if (faults_ >= most_faults_ || !one_in(one_fault_in_)) return Fault::None;
+    ++faults_;
+    return static_cast<Fault>(1 + below(static_cast<std::uint64_t>(Fault::Count) - 1));
+  }
+  std::uint64_t faults() const { return faults_; }
+
+  // Does something later, whoever waits for it.
+  void later(std::function<void()> effect) {
+    effects_.emplace(now_ + std::chrono::milliseconds(below(100000)), std::move(effect));
+  }
+  // Does what is still to be done.
+  void end() {
+    while (!effects_.empty()) run_first_effect();
+  }
+
+  void note(std::string_view what, std::string_view detail = {}) {
+    for (const std::string_view text : {what, detail}) {
+      for (const char c : text) trace_ = (trace_ ^ static_cast<unsigned char>(c)) * 1099511628211U;
+    }
+    if (!verbose_) return;
+    std::printf("%12.6f %.*s %.*s\n", seconds(), static_cast<int>(what.size()), what.data(),
+                static_cast<int>(detail.size()), detail.data());
+  }
+  // Returns a number that differs if anything that was noted does.
+  std::uint64_t trace() const { return trace_; }
+  double seconds() const { return std::chrono::duration<double>(now_.time_since_epoch()).count(); }
+  void set_clock_wrong_by(std::chrono::seconds by) { wrong_by_ = by; }
+
+ private:
+  static constexpr Clock::duration kLongest = 24h;
+
+  void listen() {
+    name_ = "tensorizer-simulation-" + std::to_string(getpid());
+    listener_ = Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    // The name of an abstract socket begins with a null byte, and has no end but its length.
+    std::memcpy(address.sun_path + 1, name_.data(), name_.size());
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name_.size());
+    if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        ::listen(listener_.get(), 64) != 0) {
+      throw Broken(std::string("no socket: ") + std::strerror(errno));
+    }
+  }
+
+  void pass(Clock::duration time) {
+    now_ += time;
+    if (now_.time_since_epoch() > kLongest) throw Broken("a job does not end");
+    while (!effects_.empty() && effects_.begin()->first <= now_) run_first_effect();
+  }
+
+  void run_first_effect() {
+    const auto effect = effects_.extract(effects_.begin());
+    note("late effect");
+    effect.mapped()();
+  }
+
+  // Returns whether this machine stood still for a while.
+  bool stands_still() {
+    if (faults_ >= most_faults_ || !one_in(100)) return false;
+    ++faults_;
+    return true;
+  }
+
+  // Returns whether anything was received or sent.
+  bool step() {
+    bool moved = false;
+    for (int socket = accept(); socket >= 0; socket = accept()) {
+      lines_.push_back({Descriptor(socket), {}, {}});
+      moved = true;
+    }
+    for (auto line = lines_.begin(); line != lines_.end();) {
+      moved = receive(*line) || moved;
+      while (!line->is_over && !line->silent && service_->take(*line)) moved = true;
+      moved = send(*line) || moved;
+      if (line->is_over) {
+        service_->forget(*line);
+        line = lines_.erase(line);
+      } else {
+        ++line;
+      }
+    }
+    if (moved) pass(std::chrono::microseconds(below(2000)));
+    return moved;
+  }
+
+  int accept() { return accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); }
+
+  static bool receive(Line& line) {
+    char bytes[1 << 16];
+    const ssize_t count = recv(line.socket.get(), bytes, sizeof(bytes), 0);
+    if (count > 0) line.received.append(bytes, static_cast<std::size_t>(count));
+    if (count == 0 || (count < 0 && errno != EAGAIN)) line.is_over = true;
+    return count > 0;
+  }
+
+  // Sends some of the answers: all that is there, or a drip.
+  bool send(Line& line) {
+    if (line.is_over || line.silent || now_ < line.not_before) return false;
+    std::size_t most = one_in(4) ? 1 + below(40) : line.answers.size();
+    if (line.breaks_after) most = std::min(most, *line.breaks_after);
+    most = std::min(most, line.answers.size());
+    if (most > 0) {
+      const ssize_t sent = ::send(line.socket.get(), line.answers.data(), most, MSG_NOSIGNAL);
+      if (sent <= 0) {
+        line.is_over = sent == 0 || errno != EAGAIN;
+        return line.is_over;
+      }
+      line.answers.erase(0, static_cast<std::size_t>(sent));
+      if (line.breaks_after) *line.breaks_after -= static_cast<std::size_t>(sent);
+    }
+    if (line.breaks_after == 0U) {
+      note("breaks");
+      line.is_over = true;
+    }
+    return most > 0 || line.is_over;
+  }
+
+  std::mt19937_64 random_;
+  const bool verbose_;
+  std::string name_;
+  Descriptor listener_;
+  std::list<Line> lines_;
+  std::multimap<Clock::time_point, std::function<void()>> effects_;
+  Service* service_ = nullptr;
+  Clock::time_point now_{};
+  std::chrono::seconds wrong_by_{0};
+  std::uint64_t faults_ = 0, most_faults_ = 0, one_fault_in_ = 1;
+  std::uint64_t trace_ = 14695981039346656037U;
+};
+
+// Lets a fault befall a request. `effect` does what the request asks for and returns the answer;
+// `refuse` returns a temporary refusal.
+inline void answer(SimulatedWorld& world, Line& line, const std::string& request,
+                   const std::function<std::string(bool stale)>& effect,
+                   const std::function<std::string()>& refuse) {
+  const Fault fault = world.next_fault();
+  world.note(request, name_of(fault));
+  switch (fault) {
+    case Fault::Unheard:
+      line.breaks_after = line.answers.size();
+      return;
+    case Fault::Unanswered:
+      line.answers += effect(false);
+      line.breaks_after = world.below(line.answers.size() + 1);
+      return;
+    case Fault::Silence:
+      line.silent = true;
+      return;
+    case Fault::SilentEffect:
+      static_cast<void>(effect(false));
+      line.silent = true;
+      return;
+    case Fault::Late:
+      line.answers += effect(false);
+      line.not_before = world.now() + std::chrono::milliseconds(world.below(100000));
+      return;
+    case Fault::LateEffect:
+      world.later([effect] { static_cast<void>(effect(false)); });
+      line.silent = true;
+      return;
+    case Fault::Refused:
+      line.answers += refuse();
+      return;
+    case Fault::WronglyRefused:
+      static_cast<void>(effect(false));
+      line.answers += refuse();
+      return;
+    case Fault::Twice:
+      static_cast<void>(effect(false));
+      line.answers += effect(false);
+      return;
+    default:
+      line.answers += effect(fault == Fault::Stale);
+  }
+}
+
+}  // namespace tensorizer::simulation

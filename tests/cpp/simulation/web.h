@@ -1,0 +1,258 @@
+// A web server that keeps files, and speaks S3 and Azure Blob Storage as well.
+#pragma once
+
+#include <openssl/evp.h>
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/number.h"
+#include "base/text.h"
+#include "codec/crc32.h"
+#include "codec/hmac.h"
+#include "io/uri.h"
+#include "io/xml.h"
+#include "simulated_world.h"
+
+namespace tensorizer::simulation {
+
+struct WebRequest {
+  std::string method, path, body;
+  std::map<std::string, std::string> query;
+  std::map<std::string, std::string> headers;  // names in lower case
+
+  bool asks(const std::string& name) const { return query.contains(name); }
+};
+
+// The versions of the one file that matters, the newest last.
+struct Files {
+  struct Version {
+    std::string bytes;
+    std::string etag;   // without quotes
+    std::string crc32;  // of an object in parts
+  };
+  std::vector<Version> versions;
+
+  void put(const std::string& bytes, const std::string& etag, const std::string& crc32 = {}) {
+    versions.push_back({bytes, etag, crc32});
+  }
+};
+
+inline std::array<std::byte, 16> md5_of(ConstBytes bytes) {
+  std::array<std::byte, 16> digest;
+  unsigned int size = 0;
+  EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &size,
+             EVP_md5(), nullptr);
+  return digest;
+}
+
+class Web final : public Service {
+ public:
+  enum class Kind : std::uint8_t { Plain, S3, Azure };
+  Web(SimulatedWorld& world, Files& files, Kind kind) : world_(world), files_(files), kind_(kind) {}
+
+  bool take(Line& line) override {
+    const std::size_t end = line.received.find("\r\n\r\n");
+    if (end == std::string::npos) return false;
+    const std::string head = line.received.substr(0, end + 4);
+    WebRequest request = parse(head);
+    if (const auto expect = request.headers.find("expect");
+        expect != request.headers.end() && !continued_.contains(&line)) {
+      continued_.insert(&line);
+      line.answers += "HTTP/1.1 100 Continue\r\n\r\n";
+    }
+    const std::size_t length = parse_number(request.headers["content-length"]).value_or(0);
+    if (line.received.size() < head.size() + length) return false;
+    continued_.erase(&line);
+    request.body = line.received.substr(head.size(), length);
+    line.received.erase(0, head.size() + length);
+    answer(
+        world_, line, head.substr(0, head.find("\r\n")),
+        [this, request](bool stale) { return reply(request, stale); }, [this] { return refuse(); });
+    return true;
+  }
+  void forget(Line& line) override { continued_.erase(&line); }
+
+  bool has_uploads() const { return !uploads_.empty(); }
+
+ private:
+  using Parts = std::map<std::uint64_t, std::string>;
+
+  static WebRequest parse(const std::string& head) {
+    WebRequest request;
+    const std::size_t space = head.find(' ');
+    request.method = head.substr(0, space);
+    std::string target = head.substr(space + 1, head.find(' ', space + 1) - space - 1);
+    const std::size_t question = std::min(target.find('?'), target.size());
+    request.path = target.substr(0, question);
+    target.erase(0, question + 1);
+    while (!target.empty()) {
+      const std::size_t end = std::min(target.find('&'), target.size());
+      const std::string part = target.substr(0, end);
+      const std::size_t equals = std::min(part.find('='), part.size());
+      request.query[part.substr(0, equals)] =
+          equals < part.size() ? decoded(part.substr(equals + 1)) : std::string();
+      target.erase(0, end + 1);
+    }
+    for (std::size_t at = head.find("\r\n") + 2; head.find(':', at) != std::string::npos;) {
+      const std::size_t colon = head.find(':', at);
+      const std::size_t end = head.find("\r\n", at);
+      request.headers[lower_case(head.substr(at, colon - at))] =
+          trimmed(std::string_view(head).substr(colon + 1, end - colon - 1));
+      at = end + 2;
+    }
+    return request;
+  }
+
+  static std::string decoded(const std::string& text) {
+    std::string bytes;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '%' && i + 2 < text.size()) {
+        bytes += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
+        i += 2;
+      } else {
+        bytes += text[i];
+      }
+    }
+    return bytes;
+  }
+
+  static std::string text(int status, const std::string& body = {}, const std::string& more = {},
+                          bool is_head = false) {
+    return "HTTP/1.1 " + std::to_string(status) +
+           " x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + more + "\r\n" +
+           (is_head ? "" : body);
+  }
+
+  std::string refuse() {
+    constexpr std::array kStatus{500, 502, 503, 504, 429};
+    const int status = kStatus[world_.below(kStatus.size())];
+    return text(status, world_.one_in(2) ? "<html>busy</html>" : "",
+                world_.one_in(3) ? "Retry-After: 7\r\n" : "");
+  }
+
+  std::string reply(const WebRequest& request, bool stale) {
+    if (request.method == "GET" || request.method == "HEAD") return get(request, stale);
+    if (kind_ == Kind::S3) return reply_as_s3(request);
+    if (kind_ == Kind::Azure) return reply_as_azure(request);
+    if (request.method != "PUT") return text(405);
+    store(request.body, to_hex(md5_of(as_bytes(request.body))));
+    return text(201);
+  }
+
+  std::string get(const WebRequest& request, bool stale) {
+    if (files_.versions.empty()) return text(404);
+    const std::size_t count = files_.versions.size();
+    const Files::Version& file = files_.versions[stale && count > 1 ? count - 2 : count - 1];
+    const std::string etag = '"' + file.etag + '"';
+    std::string headers = "ETag: " + etag + "\r\n";
+    if (!file.crc32.empty()) headers += "x-amz-checksum-crc32: " + file.crc32 + "\r\n";
+    if (kind_ == Kind::Azure) headers += "x-ms-request-id: 1\r\n";
+    const auto wanted = request.headers.find("if-match");
+    if (wanted != request.headers.end() && wanted->second != etag) return text(412, "", headers);
+    const bool is_head = request.method == "HEAD";
+    const auto range = request.headers.find("range");
+    if (range == request.headers.end()) return text(200, file.bytes, headers, is_head);
+    const std::string words = range->second.substr(6);
+    const auto begin = *parse_number(words.substr(0, words.find('-')));
+    const auto last = *parse_number(words.substr(words.find('-') + 1));
+    const std::string size = std::to_string(file.bytes.size());
+    if (begin >= file.bytes.size()) {
+      return text(416, "", headers + "Content-Range: bytes */" + size + "\r\n");
+    }
+    const std::string bytes = file.bytes.substr(begin, last + 1 - begin);
+    return text(206, bytes,
+                headers + "Content-Range: bytes " + std::to_string(begin) + "-" +
+                    std::to_string(begin + bytes.size() - 1) + "/" + size + "\r\n",
+                is_head);
+  }
+
+  std::string reply_as_s3(const WebRequest& request) {
+    if (request.method == "POST" && request.asks("uploads")) {
+      const std::string id = "upload" + std::to_string(++made_);
+      uploads_[id];
+      return text(200, "<InitiateMultipartUploadResult><UploadId>" + id +
+                           "</UploadId></InitiateMultipartUploadResult>");
+    }
+    if (!request.asks("uploadId")) {
+      if (request.method == "DELETE") return text(204);
+      const std::string etag = to_hex(md5_of(as_bytes(request.body)));
+      store(request.body, etag);
+      return text(200, "", "ETag: \"" + etag + "\"\r\n");
+    }
+    const auto upload = uploads_.find(request.query.at("uploadId"));
+    if (upload == uploads_.end()) return text(404, "<Error><Code>NoSuchUpload</Code></Error>");
+    if (request.method == "DELETE") {
+      uploads_.erase(upload);
+      return text(204);
+    }
+    if (request.method == "PUT") {
+      upload->second[*parse_number(request.query.at("partNumber"))] = request.body;
+      return text(200, "", "ETag: \"" + to_hex(md5_of(as_bytes(request.body))) + "\"\r\n");
+    }
+    std::string bytes, digests;
+    std::uint32_t crc = 0;
+    std::size_t listed = 0;
+    for (const auto& [number, part] : upload->second) {
+      const std::string wanted = "<PartNumber>" + std::to_string(number) + "</PartNumber>";
+      if (request.body.find(wanted) == std::string::npos) continue;
+      ++listed;
+      bytes += part;
+      digests += as_text(md5_of(as_bytes(part)));
+      crc = tensorizer::crc32(crc, crc32_bytes(tensorizer::crc32(0, as_bytes(part))));
+    }
+    const std::string end = "-" + std::to_string(listed);
+    const std::string etag = to_hex(md5_of(as_bytes(digests))) + end;
+    store(bytes, etag, to_base64(crc32_bytes(crc)) + end);
+    uploads_.erase(upload);
+    return text(200, "<CompleteMultipartUploadResult><ETag>\"" + etag +
+                         "\"</ETag></CompleteMultipartUploadResult>");
+  }
+
+  std::string reply_as_azure(const WebRequest& request) {
+    constexpr const char* kId = "x-ms-request-id: 1\r\n";
+    const auto comp = request.query.find("comp");
+    if (comp == request.query.end()) {
+      store(request.body, to_hex(md5_of(as_bytes(request.body))));
+      blocks_.clear();
+    } else if (comp->second == "block") {
+      blocks_[request.query.at("blockid")] = request.body;
+    } else {
+      std::string bytes;
+      std::map<std::string, std::string> used;
+      for (std::size_t at = 0; (at = request.body.find("<Latest>", at)) != std::string::npos;) {
+        at += 8;
+        const std::string id = request.body.substr(at, request.body.find('<', at) - at);
+        const auto block = blocks_.find(id);
+        const auto old = committed_.find(id);
+        if (block == blocks_.end() && old == committed_.end()) {
+          return text(400, "<Error><Code>InvalidBlockList</Code></Error>", kId);
+        }
+        used[id] = block != blocks_.end() ? block->second : old->second;
+        bytes += used[id];
+      }
+      committed_ = used;
+      blocks_.clear();
+      store(bytes, to_hex(md5_of(as_bytes(bytes))));
+    }
+    return text(201, "", kId);
+  }
+
+  void store(const std::string& bytes, const std::string& etag, const std::string& crc32 = {}) {
+    world_.note("stores", std::to_string(bytes.size()));
+    files_.put(bytes, etag, crc32);
+  }
+
+  SimulatedWorld& world_;
+  Files& files_;
+  const Kind kind_;
+  std::set<const Line*> continued_;
+  std::map<std::string, Parts> uploads_;
+  std::map<std::string, std::string> blocks_, committed_;
+  int made_ = 0;
+};
+
+}  // namespace tensorizer::simulation
