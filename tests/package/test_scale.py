@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.harness.results import read_runs
 from benchmarks.scale.cluster import Cluster, Store
-from benchmarks.scale.run import STRATEGIES, calibrated, table_of_assumptions, tables
+from benchmarks.scale.run import STRATEGIES, tables
 from benchmarks.scale.shared_link import SharedLink, Simulation
 from benchmarks.scale.strategies import gather, read_all
 from support.process import ROOT, TIMEOUT
@@ -141,10 +141,10 @@ def test_slow_connections_take_time() -> None:
 
 
 def test_the_page_shows_the_newest_results() -> None:
-    """The numbers of docs/scale.md are those of benchmarks/results, and its assumptions too."""
+    """The numbers of docs/scale.md are those of benchmarks/results."""
     page = (ROOT / "docs" / "scale.md").read_text()
     found = {run.kind: run.found for run in reversed(read_runs())}
-    for shown in (*tables(found["scale"]).values(), table_of_assumptions(calibrated())):
+    for shown in tables(found["scale"]).values():
         assert shown in page
 
 
