@@ -120,6 +120,7 @@ void save_to(Try& run, Web::Kind kind, const std::string& uri, bool in_parts) {
   SinkOptions options{.given = run.options};
   options.part_size = 200 + world.below(1000);
   const std::size_t head = world.below(fresh.size());
+  const bool is_abandoned = world.one_in(6);
   const bool saved = run.succeeds([&] {
     const std::unique_ptr<Sink> sink = open_sink(uri, options, run.cancel);
     const std::uint64_t body = fresh.size() - head;
@@ -133,8 +134,10 @@ void save_to(Try& run, Web::Kind kind, const std::string& uri, bool in_parts) {
       at += piece.size();
     }
     if (!sink->sequential()) sink->write_head(bytes.first(head), run.cancel);
+    if (is_abandoned) throw Error(ErrorKind::Cancelled, "the save is abandoned");
     sink->finish(body, run.cancel);
   });
+  if (is_abandoned) require(files.versions.size() == 1, "an abandoned save appears");
   if (saved)
     require(files.versions.back().bytes == fresh, "a save succeeds, and its file is not there");
   world.end();
@@ -143,7 +146,7 @@ void save_to(Try& run, Web::Kind kind, const std::string& uri, bool in_parts) {
   }
   if (saved) require(files.versions.back().bytes == fresh, "a saved file goes away again");
   if (world.faults() == 0) {
-    require(saved, "a save without faults fails");
+    require(saved || is_abandoned, "a save without faults fails");
     require(!web.has_uploads(), "an upload is left");
   }
 }

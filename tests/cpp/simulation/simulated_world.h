@@ -84,6 +84,7 @@ class SimulatedWorld final : public World {
     listen();
     most_faults_ = below(4) == 0 ? 0 : below(6);
     one_fault_in_ = 1 + below(4);
+    if (below(20) == 0) most_faults_ = 1000000000;  // a server that never recovers
     set_world(this);
   }
   ~SimulatedWorld() override { set_world(nullptr); }

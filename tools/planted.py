@@ -1,0 +1,184 @@
+"""Plants one bug after another in a copy of the sources, and has `simulate` find each.
+
+    python tools/planted.py [WORD]
+
+Builds the layers without torch (build/planted/tree). Prints which seed found each bug, and fails if
+one was not found. With WORD, plants only the bugs whose descriptions have it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from copied_tree import ROOT, copy_sources
+
+TREE = ROOT / "build" / "planted" / "tree"
+BUILD = TREE / "build" / "tests"
+SEEDS = "1-40000"
+
+
+@dataclass(frozen=True)
+class Bug:
+    what: str
+    file: str
+    right: str
+    wrong: str
+
+
+BUGS = (
+    Bug(
+        "a load takes ranges of another version",
+        "io/http/source.cpp",
+        "source_.check_same(answer.object);",
+        "",
+    ),
+    Bug(
+        "a first answer that breaks off counts as whole",
+        "io/http/source.cpp",
+        "begin_ + stream_.held.size() < there;",
+        "false;",
+    ),
+    Bug(
+        "a load goes on behind the wrong byte after a break",
+        "io/http/source.cpp",
+        "brought += bytes.size();",
+        "brought = bytes.size();",
+    ),
+    Bug(
+        "a refusal in place of a range is no failure",
+        "io/http/source.cpp",
+        "if (answer.status != 206) return false;",
+        "",
+    ),
+    Bug(
+        "a stalled server is waited for without end",
+        "io/stall.h",
+        "return seconds >= patience_;",
+        "return false;",
+    ),
+    Bug("retries never end", "io/retry.h", "return count_ >= retries_;", "return false;"),
+    Bug(
+        "the last byte of an upload is not held back",
+        "io/http/sink.cpp",
+        "(may_end ? 0 : 1)",
+        "0",
+    ),
+    Bug(
+        "a refused upload counts as saved",
+        "io/http/sink.cpp",
+        "if (outcome.failure || status < 200 || status > 299)",
+        "if (outcome.failure)",
+    ),
+    Bug(
+        "an upload whose connection broke counts as saved",
+        "io/http/sink.cpp",
+        "if (outcome.failure || status < 200 || status > 299)",
+        "if (!outcome.failure && status > 299)",
+    ),
+    Bug(
+        "a retry sends the rest of a body",
+        "io/http/operation.cpp",
+        "if (request.body != nullptr) request.body->rewind();",
+        "",
+    ),
+    Bug(
+        "an upload in parts whose answer was lost counts as complete",
+        "io/s3/sink.cpp",
+        "is_stored(size, stored, cancel);",
+        "true;",
+    ),
+    Bug(
+        "the parts of an aborted upload stay",
+        "io/s3/sink.cpp",
+        "constexpr int kMostRemovals = 3;",
+        "constexpr int kMostRemovals = 0;",
+    ),
+    Bug(
+        "any object of the same size is the one that was uploaded",
+        "io/s3/receipt.cpp",
+        'return answer.header("x-amz-checksum-crc32") == joined_crc32(parts);',
+        "return true;",
+    ),
+    Bug(
+        "an error in a body of status 200 is none",
+        "io/http/operation.cpp",
+        'if (answer.status != 200 || xml_root(text) != "Error") return;',
+        "return;",
+    ),
+    Bug(
+        "the blocks of a blob are listed backwards",
+        "io/azure/sink.cpp",
+        'text += "<Latest>" + id + "</Latest>";',
+        'text.insert(text.find("<BlockList>") + 11, "<Latest>" + id + "</Latest>");',
+    ),
+    Bug(
+        "the first part of an upload is sent as soon as it has bytes",
+        "io/upload/parts.cpp",
+        "if (part.filled != size_of(number)) {",
+        "if (false) {",
+    ),
+    Bug(
+        "an answer for one status is taken for another",
+        "io/http/retry.cpp",
+        "status == 500 || (status >= 502 && status <= 504)",
+        "status == 500",
+    ),
+)
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def build() -> None:
+    if (done := run("cmake", "--build", str(BUILD), "--target", "simulate")).returncode != 0:
+        sys.exit(done.stdout)
+
+
+def simulate() -> str:
+    """Return what the simulation prints; nothing if it finds no broken promise."""
+    done = run(str(BUILD / "simulate"), SEEDS)
+    return done.stdout if done.returncode != 0 else ""
+
+
+def find(bug: Bug) -> str:
+    file = TREE / "csrc" / bug.file
+    original = file.read_text()
+    if original.count(bug.right) != 1:
+        sys.exit(f"{bug.file} has {original.count(bug.right)} times: {bug.right}")
+    file.write_text(original.replace(bug.right, bug.wrong))
+    try:
+        build()
+        return simulate()
+    finally:
+        file.write_text(original)
+
+
+def main() -> None:
+    copy_sources(TREE)
+    # A change may leave a variable unused, which is no error here.
+    options = ("-G", "Ninja", "-DLAYERS=SHARED", "-DCMAKE_CXX_FLAGS=-w")
+    run("cmake", "-S", "tests/cpp", "-B", str(BUILD), *options)
+    build()
+    if said := simulate():
+        sys.exit("the simulation fails without a bug\n" + said)
+    missed = 0
+    for bug in BUGS:
+        if len(sys.argv) > 1 and sys.argv[1] not in bug.what:
+            continue
+        begin = time.monotonic()
+        said = find(bug)
+        missed += not said
+        seconds = time.monotonic() - begin
+        first = said.partition("\n")[0] or "NOT FOUND"
+        print(f"{bug.what} ({bug.file}): {first}, {seconds:.0f} s", flush=True)
+    sys.exit(f"{missed} bugs were not found" if missed else None)
+
+
+if __name__ == "__main__":
+    main()
