@@ -1,5 +1,5 @@
 // Watches the calls of a process that change the disk.
-//   DISK_LOG=PATH   appends a line for each of them to PATH, and what is written to PATH.data
+//   DISK_LOG=PATH   appends a line for each of them to PATH, and what is written behind the line
 //   DISK_FAIL=N:E   the Nth one fails with the error number E; for E = 0 it writes one byte, or, if
 //                   it writes nothing, the process is killed before it
 // Lines are fields that tabs separate: `write INODE OFFSET SIZE`, `size INODE SIZE`, `sync INODE`,
@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -28,13 +29,12 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 long calls;  // while DISK_FAIL is set
 
-static void append(const char* end, const void* data, size_t size) {
+// In one call, because several processes may log.
+static void append(const struct iovec* vectors, int count, size_t size) {
   const char* log = getenv("DISK_LOG");
   if (log == NULL) return;
-  char path[4096];
-  snprintf(path, sizeof(path), "%s%s", log, end);
-  const int file = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND, 0600);
-  if (file < 0 || syscall(SYS_write, file, data, size) != (long)size) abort();
+  const int file = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+  if (file < 0 || syscall(SYS_writev, file, vectors, count) != (long)size) abort();
   syscall(SYS_close, file);
 }
 
@@ -44,7 +44,8 @@ static void say(const char* format, ...) {
   va_start(more, format);
   const int length = vsnprintf(line, sizeof(line), format, more);
   va_end(more);
-  append("", line, (size_t)length);
+  const struct iovec vector = {line, (size_t)length};
+  append(&vector, 1, (size_t)length);
 }
 
 static int is_below(const char* path) {
@@ -116,12 +117,19 @@ static int fault(int writes) {
   return result
 
 static void log_write(int file, const struct iovec* vectors, int count, off_t at, ssize_t size) {
-  say("write\t%lu\t%lld\t%zd\n", inode_of(file), (long long)at, size);
-  for (int i = 0; i < count && size > 0; ++i) {
-    const size_t part = vectors[i].iov_len < (size_t)size ? vectors[i].iov_len : (size_t)size;
-    append(".data", vectors[i].iov_base, part);
-    size -= (ssize_t)part;
+  char line[200];
+  struct iovec all[IOV_MAX] = {{line, 0}};
+  all[0].iov_len = (size_t)snprintf(line, sizeof(line), "write\t%lu\t%lld\t%zd\n",
+                                    inode_of(file), (long long)at, size);
+  const size_t total = all[0].iov_len + (size_t)size;
+  int used = 1;
+  for (int i = 0; i < count && size > 0 && used < IOV_MAX; ++i) {
+    all[used] = vectors[i];
+    if (all[used].iov_len > (size_t)size) all[used].iov_len = (size_t)size;
+    size -= (ssize_t)all[used++].iov_len;
   }
+  if (size > 0) abort();
+  append(all, used, total);
 }
 
 ssize_t pwritev64(int file, const struct iovec* vectors, int count, off_t at) {

@@ -14,10 +14,13 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 import tensorizer_ops
 from support.disk_states import read_tree, states, take_log, write_tree
@@ -39,6 +42,8 @@ class Case(NamedTuple):
     may_be_damaged: bool = False
     # Whether the old model may be gone when the call has failed.
     in_place: bool = False
+    # Whether calls fail in it as well: not where processes wait for one another.
+    breaks: bool = True
 
 
 def model(value: int) -> dict[str, torch.Tensor]:
@@ -83,6 +88,31 @@ def load_checkpoint(root: Path) -> dict[str, torch.Tensor]:
     return loaded
 
 
+def save_ranks(value: int) -> Callable[[Path], None]:
+    """Return a job of two ranks, which have one half of each tensor."""
+
+    def run(root: Path) -> None:
+        store = root.parent / "store"
+        store.unlink(missing_ok=True)
+
+        def rank(number: int) -> None:
+            dist.init_process_group(
+                "gloo", store=dist.FileStore(str(store), 2), rank=number, world_size=2
+            )
+            mesh = init_device_mesh("cpu", (2,))
+            state = {
+                name: distribute_tensor(tensor, mesh, [Shard(0)])
+                for name, tensor in model(value).items()
+            }
+            tensorizer_ops.checkpoint.save(root / "step", state, options=SYNCED)
+            dist.destroy_process_group()
+
+        ranks = [fork(partial(rank, number)) for number in range(2)]
+        assert [wait(each) for each in ranks] == [0, 0]
+
+    return run
+
+
 def convert(root: Path) -> None:
     source, target = root / "newer.tensors", root / "m.tensors"
     tensorizer_ops.convert(source, target, threads=1, target_options=SYNCED)
@@ -124,6 +154,9 @@ CASES = {
     "update": Case(prepare_update, update, load(), may_be_damaged=True),
     "convert, fsync": Case(prepare_update, convert, load()),
     "checkpoint, fsync": Case(save_checkpoint(OLD), save_checkpoint(NEW), load_checkpoint),
+    "checkpoint of two ranks, fsync": Case(
+        save_ranks(OLD), save_ranks(NEW), load_checkpoint, breaks=False
+    ),
     "model of transformers, fsync": Case(save_model(OLD), save_model(NEW), load_model),
 }
 
@@ -232,6 +265,8 @@ def broken_calls(work: Path, wanted: str) -> int:
     """Let calls fail, and kill the process before them: so many at random, or "all"."""
     root, points, new = work / "root", [], {}
     for name, case in CASES.items():
+        if not case.breaks:
+            continue
         new[name] = new_of(case, root)
         prepare(case, root)
         _, calls = broken(case, root, NEVER, errno.EIO)
