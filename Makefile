@@ -21,7 +21,9 @@
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
 #   make coverage  measures which lines the tests run, and lists the others
 #   make kills   kills saves of several files before every system call
-#   make simulate  lets the power fail after every call of saves, and every call fail
+#   make simulate  lets the power fail after every call of saves, and every call fail, and loads and
+#                saves over simulated wires with faults, from the SEEDS 1-1000000
+#   make planted   plants bugs one by one, and checks that the simulation of wires finds each
 #   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   make tsan    runs the C++ tests of layers with threads under ThreadSanitizer
@@ -40,6 +42,7 @@
 PYTHON ?= python3
 TORCH := torch==2.13.0
 FUZZ_SECONDS ?= 600
+SEEDS ?= 1-1000000
 SOAK_SECONDS ?= 600
 PYTEST_WORKERS ?= 3
 export MAX_JOBS ?= $(shell nproc)
@@ -60,11 +63,11 @@ DEMO := build/demo
 # Includes the folders, which change when a file is added or removed.
 SOURCES := $(shell find csrc) setup.py pyproject.toml
 CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/bare/*.cpp benchmarks/bare/*.h) \
-	$(shell find csrc tests/cpp/sim_device tests/cpp/host_hip -name '*.h' -o -name '*.cpp' -o -name '*.cu')
+	$(shell find csrc tests/cpp/sim_device tests/cpp/simulation tests/cpp/host_hip -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate mutants clean cpp-test pytest
+.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate planted mutants clean cpp-test pytest
 .PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
@@ -90,7 +93,8 @@ all-checks: test
 	$(STEP) "Other libraries" $(RUN) check-peers
 	$(STEP) "Old and new transformers" $(RUN) test-hf
 	$(STEP) "Kills" $(RUN) kills
-	$(STEP) "Power failures" $(RUN) simulate
+	$(STEP) "Power failures and faults of wires" $(RUN) simulate
+	$(STEP) "Planted bugs" $(RUN) planted
 	$(STEP) "Coverage" $(RUN) coverage
 	$(STEP) "Mutants" $(RUN) mutants
 	$(STEP) "Fuzzing" $(RUN) fuzz
@@ -111,7 +115,7 @@ lint: $(STAMPS)/test
 	@$(BIN)/mypy --no-error-summary tensorizer_ops
 	@$(BIN)/python tools/check_layers.py
 	@$(BIN)/python tools/check_imports.py
-	@$(BIN)/python tools/check_memory.py
+	@$(BIN)/python tools/check_doors.py
 	@$(BIN)/python tools/messages.py
 	@$(BIN)/zizmor --offline --strict-collection --quiet .github
 
@@ -159,8 +163,13 @@ coverage: build $(STAMPS)/test $(STAMPS)/coverage | test-packages
 kills: build $(STAMPS)/test
 	@KILL_POINTS=all $(BIN)/python -m pytest -q tests/api/test_killed_saves.py
 
-simulate: build $(STAMPS)/test
+simulate: build $(STAMPS)/test | test-packages
+	@tools/cpp_build.sh tests --target simulate
+	@build/tests/simulate $(SEEDS)
 	@POWER_STATES=all $(BIN)/python -m pytest -q tests/api/test_power_failures.py
+
+planted: $(STAMPS)/build | test-packages
+	@$(BIN)/python tools/planted.py
 
 mutants: $(STAMPS)/build | test-packages
 	@$(BIN)/python tools/mutants.py $(MUTANTS)

@@ -30,12 +30,14 @@ def test_mutants_change_what_decides() -> None:
         assert list(changes(quiet)) == []
 
 
-def test_requests_for_memory_are_found() -> None:
-    from check_memory import requests
+def test_requests_at_other_doors_are_found() -> None:
+    from check_doors import MEMORY, WORLD
 
     code = "t.data_ptr();\nt.mutable_data_ptr<int>(); storage(t);\nt->storage (); t.data();"
-    assert requests(code) == [(1, "data_ptr"), (2, "mutable_data_ptr"), (3, "->storage (")]
-    assert requests("t.dtype\ngetattr(t, '_typed_storage')") == [(2, "_typed_storage")]
+    assert MEMORY.requests(code) == [(1, "data_ptr"), (2, "mutable_data_ptr"), (3, "->storage (")]
+    assert MEMORY.requests("t.dtype\ngetattr(t, '_typed_storage')") == [(2, "_typed_storage")]
+    code = "std::chrono::steady_clock::now();\nstd::this_thread::sleep_for(x); std::time_t t;"
+    assert WORLD.requests(code) == [(1, "steady_clock"), (2, "this_thread::sleep_for")]
 
 
 def test_circles_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
