@@ -19,8 +19,7 @@ struct Start {
 };
 
 constexpr std::string_view kFromTorch =
-    "load it with torch.load(path, weights_only=True), and save its tensors with "
-    "tensorizer_ops.save()";
+    "convert it with tensorizer_ops.convert(), or `tensorizer-ops convert`";
 constexpr std::string_view kFromNumPy =
     "load it with numpy.load(), and save torch.from_numpy() of its arrays";
 constexpr std::string_view kUnpack = "decompress it first";

@@ -50,7 +50,11 @@ def _installed_torch() -> str:
     """
     spec = importlib.util.find_spec("torch")
     if spec is None:
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        raise ModuleNotFoundError(
+            f"tensorizer_ops needs torch {' or '.join(built_for())}, and there is none: run `pip "
+            "install torch`",
+            name="torch",
+        )
     with (
         contextlib.suppress(OSError),
         open(os.path.join(os.path.dirname(spec.origin or ""), "version.py")) as file,

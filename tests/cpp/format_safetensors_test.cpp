@@ -333,8 +333,8 @@ TEST(OtherFiles, AreNamed) {
   expect_named(
       "PK\3\4 and more than that",
       "it starts with 'PK\\x03\\x04 ...' at offset 0, so it is probably a PyTorch checkpoint (a "
-      "zip archive, as torch.save() writes): load it with torch.load(path, "
-      "weights_only=True), and save its tensors with tensorizer_ops.save()");
+      "zip archive, as torch.save() writes): convert it with tensorizer_ops.convert(), or "
+      "`tensorizer-ops convert`");
   expect_named("PK\3\4"s + std::string(22, '\0') + "\x05\0\0\0w.npydata"s,
                "a NumPy archive (.npz)");
   expect_named("PK\3\4"s + std::string(22, '\0') + "\xff\xff\0\0w.npydata"s,

@@ -96,7 +96,7 @@ class Limits : public AwsHome {
     commit_redis_keys(*client.connect(cancel_), client.address(), options, {&move, 1}, cancel_);
   }
 
-  const RecordedPauses pauses_;
+  const RecordedPauses pauses_{};
 };
 
 const std::optional<std::string> kNobody;  // a connection that breaks

@@ -117,7 +117,7 @@ TEST_F(S3SinkTest, AnAbortedUploadIsRemovedUntilItIsGone) {
   EXPECT_EQ(abort(), 3U) << "the server seems to know it after each removal";
   removal_ = 404;
   EXPECT_EQ(abort(), 3U + 1);
-  const RecordedPauses pauses;
+  const RecordedPauses pauses{};
   removal_ = 503;
   EXPECT_EQ(abort(), 3U + 1 + 1);
   EXPECT_TRUE(pauses.so_far().empty()) << "it waits for a try that would come too late";

@@ -35,9 +35,8 @@ const char* fault_of(std::string_view shard) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
   if (std::ranges::any_of(shard, is_control)) return "it has a control character";
   if (shard.ends_with(".bin") || shard.ends_with(".pt") || shard.ends_with(".pth")) {
-    return "this is the index of a PyTorch checkpoint, and shards must be safetensors files: load "
-           "its files with torch.load(path, weights_only=True), and save their tensors with "
-           "tensorizer_ops.save()";
+    return "this is the index of a PyTorch checkpoint, and shards must be safetensors files: "
+           "convert it with tensorizer_ops.convert(), or `tensorizer-ops convert`";
   }
   return nullptr;
 }
