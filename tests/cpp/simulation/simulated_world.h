@@ -62,6 +62,7 @@ struct Line {
   std::string answers;   // and not sent yet
   Clock::time_point not_before{};
   std::optional<std::size_t> breaks_after{};  // so many more bytes of answers
+  std::size_t drip{};                         // the most bytes that are sent at once
   bool silent = false;
   bool is_over = false;
   std::string login{};  // of a service that keeps it
@@ -188,6 +189,7 @@ class SimulatedWorld final : public World {
     bool moved = false;
     for (int socket = accept(); socket >= 0; socket = accept()) {
       lines_.push_back({Descriptor(socket), {}, {}});
+      lines_.back().drip = one_in(4) ? 1 + below(100) : 1 << 20;
       moved = true;
     }
     for (auto line = lines_.begin(); line != lines_.end();) {
@@ -218,7 +220,7 @@ class SimulatedWorld final : public World {
   // Sends some of the answers: all that is there, or a drip.
   bool send(Line& line) {
     if (line.is_over || line.silent || now_ < line.not_before) return false;
-    std::size_t most = one_in(4) ? 1 + below(40) : line.answers.size();
+    std::size_t most = line.drip;
     if (line.breaks_after) most = std::min(most, *line.breaks_after);
     most = std::min(most, line.answers.size());
     if (most > 0) {
