@@ -216,6 +216,10 @@ TEST(RedisReply, ErrorsHaveTheirKinds) {
   EXPECT_EQ(kind_with("MOVED 1 h:1"), ErrorKind::InvalidArgument);
   EXPECT_EQ(kind_with(""), ErrorKind::Unavailable);
   EXPECT_THROW(throw_redis_error("LOADING x", "'x'"), TemporaryError);
+  EXPECT_THROW(
+      throw_redis_error("EXECABORT Transaction discarded because of: BUSY Redis is busy", "'x'"),
+      TemporaryError);
+  EXPECT_EQ(kind_with("EXECABORT Transaction discarded because of: OOM no"), ErrorKind::OutOfSpace);
   EXPECT_THROW(throw_login_error("LOADING x", "'x'"), TemporaryError);
   EXPECT_EQ(kind_of([] { throw_login_error("ERR unknown command 'AUTH', 'word'", "'x'"); }),
             ErrorKind::PermissionDenied);

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "base/number.h"
+#include "redis_command.h"
 #include "tiny_listener.h"
 
 namespace tensorizer::testing_support {
 
 class TinyRedis {
  public:
-  using Words = std::vector<std::string>;
+  using Words = RedisWords;
   // Returns the reply to a command, as it goes over the wire, or null to close the connection.
   using Handler = std::function<std::optional<std::string>(const Words&)>;
 
@@ -38,7 +38,8 @@ class TinyRedis {
   // Answers all commands that have arrived.
   bool answer(TinyListener::Client& client) {
     std::string replies;
-    for (Words words = take(client.received); !words.empty(); words = take(client.received)) {
+    for (Words words = take_redis_command(client.received); !words.empty();
+         words = take_redis_command(client.received)) {
       {
         const std::lock_guard lock(mutex_);
         commands_.push_back(words);
@@ -49,28 +50,6 @@ class TinyRedis {
     }
     TinyListener::send(client, replies);
     return true;
-  }
-
-  // Takes the first command off the bytes; none if it is not complete.
-  static Words take(std::string& received) {
-    Words words;
-    std::size_t at = 0;
-    const auto number = [&]() -> std::optional<std::uint64_t> {
-      const std::size_t end = received.find("\r\n", at);
-      if (end == std::string::npos) return std::nullopt;
-      const auto found = parse_number(std::string_view(received).substr(at + 1, end - at - 1));
-      at = end + 2;
-      return found;
-    };
-    const auto count = number();
-    while (count && words.size() < *count) {
-      const auto size = number();
-      if (!size || received.size() < at + *size + 2) return {};
-      words.push_back(received.substr(at, *size));
-      at += *size + 2;
-    }
-    received.erase(0, words.empty() ? 0 : at);
-    return words;
   }
 
   const Handler handler_;

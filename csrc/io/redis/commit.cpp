@@ -123,6 +123,14 @@ class Commit {
       commands += 2;
     }
     connection_.add({"EXEC"});
+    try {
+      return exec(commands);
+    } catch (const TemporaryError& error) {
+      throw RedisTransactionLost(error.kind(), std::string(error.message()), error.system_errno());
+    }
+  }
+
+  bool exec(std::size_t commands) {
     connection_.send(cancel_);
     // The server replies QUEUED to each. After an error here, EXEC does nothing.
     for (std::size_t i = 0; i < commands + 1; ++i) connection_.receive_ok(cancel_);

@@ -9,6 +9,7 @@
 
 #include "base/cancel.h"
 #include "io/redis/connection.h"
+#include "io/retry.h"
 
 namespace tensorizer {
 
@@ -24,8 +25,13 @@ struct RedisMove {
 void check_redis_target(RedisConnection& connection, const RedisAddress& address,
                         const RedisOptions& options, Cancel& cancel);
 
-// Renames all keys, or throws and changes nothing. If the connection breaks during the transaction,
-// it throws, and the file may have appeared.
+// The connection broke after the transaction was sent, which may have run, or still run.
+class RedisTransactionLost : public TemporaryError {
+ public:
+  using TemporaryError::TemporaryError;
+};
+
+// Renames all keys, or throws and changes nothing. Throws RedisTransactionLost if it cannot know.
 void commit_redis_keys(RedisConnection& connection, const RedisAddress& address,
                        const RedisOptions& options, std::span<const RedisMove> moves,
                        Cancel& cancel);

@@ -30,6 +30,9 @@ constexpr Meaning kMeanings[] = {
 
 constexpr std::string_view kClusterCodes[] = {"MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"};
 
+// A refused EXEC. The reason follows.
+constexpr std::string_view kAborted = "EXECABORT Transaction discarded because of: ";
+
 bool has_code(std::string_view text, std::string_view code) {
   return text.starts_with(code) && (text.size() == code.size() || text[code.size()] == ' ');
 }
@@ -49,6 +52,7 @@ void throw_redis_error(std::string_view text, const std::string& label) {
     if (has_code(text, code)) throw_redis_cluster(label);
   }
   const std::string what = "the server of " + label + " says " + quote(text);
+  if (text.starts_with(kAborted)) text.remove_prefix(kAborted.size());
   for (const Meaning& meaning : kMeanings) {
     if (!has_code(text, meaning.code)) continue;
     if (meaning.temporary) throw TemporaryError(meaning.kind, what);

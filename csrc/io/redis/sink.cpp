@@ -125,8 +125,8 @@ class RedisSink final : public Sink {
       use_connection(cancel, [&](RedisConnection& connection) {
         commit_redis_keys(connection, client_.address(), client_.options(), moves, cancel);
       });
-    } catch (const TemporaryError& error) {
-      const std::optional<bool> moved = have_moved(moves.front(), cancel);
+    } catch (const RedisTransactionLost& error) {
+      const std::optional<bool> moved = have_moved(moves, cancel);
       if (!moved) {
         throw Error(error.kind(),
                     std::string(error.message()) + ": whether the new file is there is not known");
@@ -268,11 +268,18 @@ class RedisSink final : public Sink {
     note_sent(value);
     make(connection, value, cancel);
     connection.add({"SETRANGE", value.key, std::to_string(bytes.offset)}, bytes.pieces);
-    // SETRANGE may run after abort() has removed the key, and create it again.
+    // If the server has evicted the key, SETRANGE creates it again, and it does not expire.
+    connection.add({"TTL", value.key});
+    // The same happens if SETRANGE runs after abort() has removed the key.
     connection.add({"EXPIRE", value.key, kLeftoverSeconds});
     connection.send(cancel);
     connection.receive_number(cancel);
+    const bool was_there = connection.receive_number(cancel) >= 0;
     connection.receive_number(cancel);
+    if (was_there) return;
+    throw Error(ErrorKind::OutOfSpace,
+                "cannot save " + label() + ": the server has removed a key of part " +
+                    quote(value.name) + " before it was complete: check its maxmemory-policy");
   }
 
   // Creates a key that is written in pieces at its full size, so that the server allocates its
@@ -297,21 +304,24 @@ class RedisSink final : public Sink {
   }
 
   // Returns whether the transaction has run whose response was lost; null if that stays unknown.
-  std::optional<bool> have_moved(const RedisMove& head, Cancel& cancel) {
+  std::optional<bool> have_moved(std::span<const RedisMove> moves, Cancel& cancel) {
     client_.idle().clear();
+    std::vector<std::string_view> names;
+    for (const RedisMove& move : moves) names.push_back(move.from);
     try {
       const std::unique_ptr<RedisConnection> connection = client_.connect(cancel);
-      // So that it does not run after this.
-      for (const std::string& id : broken_) connection->add({"CLIENT", "KILL", "ID", id});
-      connection->add({"EXISTS", head.from});
-      connection->add({"EXISTS", head.to});
+      // The transaction watches these keys: if there is one to remove, it has not run, and will do
+      // nothing when it runs.
+      const std::size_t commands = add_commands(*connection, "UNLINK", names);
+      connection->add({"EXISTS", moves.front().to});
       connection->send(cancel);
-      for (std::size_t i = 0; i < broken_.size(); ++i) connection->receive_any(cancel);
-      const bool waits = connection->receive_number(cancel) == 1;
-      const bool there = connection->receive_number(cancel) == 1;
-      if (!waits && !there) return std::nullopt;
-      return !waits;
-    } catch (const TemporaryError&) {
+      std::int64_t removed = 0;
+      for (std::size_t i = 0; i < commands; ++i) removed += connection->receive_number(cancel);
+      const bool is_there = connection->receive_number(cancel) == 1;
+      if (removed > 0) return false;
+      return is_there ? std::optional(true) : std::nullopt;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::Cancelled) throw;
       return std::nullopt;
     }
   }

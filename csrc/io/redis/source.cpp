@@ -1,5 +1,6 @@
 // A file in Redis. It is read in pieces of its keys, several of which are requested ahead.
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -131,7 +132,12 @@ class RedisSource final : public Source {
     for (int listings = 0; listings < kMostListings; ++listings) {
       std::vector<RedisKey> keys = list_redis_keys(connection, client_.address(), cancel).keys;
       measure_redis_keys(connection, keys, label(), cancel);
-      if (!is_replaced(connection, cancel)) return keys;
+      // The next read uses this connection. It watches while the other one does not.
+      std::unique_ptr<RedisConnection> next = client_.connect(cancel);
+      watch(*next, cancel);
+      if (is_replaced(connection, cancel)) continue;
+      client_.idle().give_back(std::move(next));
+      return keys;
     }
     throw Error(ErrorKind::Unavailable, label() + " is saved again and again");
   }
@@ -151,8 +157,8 @@ class RedisSource final : public Source {
 
   // Throws if the file was replaced since the keys were listed. The guard is a connection that has
   // watched since then, also while other connections did not; and while the guard itself does not
-  // (between EXEC and WATCH), the connection for which it is asked does. If the guard's connection
-  // has broken, the keys are listed again, and must be the same.
+  // (between EXEC and WATCH), the connection for which it is asked does, and is asked after its
+  // read. If either connection has broken, the keys are listed again, and must be the same.
   void ask_guard(Cancel& cancel) {
     const Clock::time_point since = Clock::now();
     std::optional<Gate::Entry> entry;
@@ -160,8 +166,11 @@ class RedisSource final : public Source {
     // opens a guard of its own.
     const std::thread::id self = std::this_thread::get_id();
     if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
-    // Another thread has asked the guard since this call began.
-    if (guard_asked_ > since) return;
+    if (is_guard_in_doubt_.exchange(false)) {
+      guard_.clear();
+    } else if (guard_asked_ > since) {
+      return;  // another thread has asked the guard since this call began
+    }
     const Clock::time_point now = Clock::now();
     if (std::unique_ptr<RedisConnection> guard = guard_.take()) {
       try {
@@ -211,7 +220,12 @@ class RedisSource final : public Source {
       const std::uint64_t before = done();
       try {
         std::unique_ptr<RedisConnection> connection = take(cancel);
-        fetch(*connection, offset + done(), offset + length, cursor, cancel);
+        try {
+          fetch(*connection, offset + done(), offset + length, cursor, cancel);
+        } catch (...) {
+          is_guard_in_doubt_ = true;
+          throw;
+        }
         client_.idle().give_back(std::move(connection));
         return length;
       } catch (const TemporaryError& error) {
@@ -281,6 +295,9 @@ class RedisSource final : public Source {
   Gate asking_guard_{"the guard is asked already"};
   IdlePool<RedisConnection> guard_;  // holds the guard while it is not asked
   Clock::time_point guard_asked_;    // used inside asking_guard_ only
+  // Whether a connection broke before it could say that nothing changed while the guard did not
+  // watch.
+  std::atomic<bool> is_guard_in_doubt_{false};
 };
 
 }  // namespace

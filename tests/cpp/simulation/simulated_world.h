@@ -9,12 +9,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <list>
 #include <map>
 #include <optional>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -48,6 +51,15 @@ enum class Fault : std::uint8_t {
   Count
 };
 
+inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::Count);
+
+// All of them, for a service to which all can happen.
+inline constexpr std::array<Fault, kFaults - 1> kAllFaults = [] {
+  std::array<Fault, kFaults - 1> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Fault>(i + 1);
+  return all;
+}();
+
 inline const char* name_of(Fault fault) {
   constexpr const char* kNames[] = {
       "none",        "unheard", "unanswered",      "silence", "silent", "late",
@@ -63,7 +75,8 @@ struct Line {
   Clock::time_point not_before{};
   std::optional<std::size_t> breaks_after{};  // so many more bytes of answers
   std::size_t drip{};                         // the most bytes that are sent at once
-  bool silent = false;
+  bool is_deaf = false;                       // takes no more requests
+  bool silent = false;                        // neither that, nor sends answers
   bool is_over = false;
   std::string login{};  // of a service that keeps it
 };
@@ -119,21 +132,54 @@ class SimulatedWorld final : public World {
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
   bool one_in(std::uint64_t bound) { return below(bound) == 0; }
 
-  Fault next_fault() {
-    if (faults_ >= most_faults_ || !one_in(one_fault_in_)) return Fault::None;
+  // Called once for each request, with the faults that can befall it.
+  Fault next_fault(std::span<const Fault> kinds = kAllFaults) {
+    for (auto due = at_requests_.find(++requests_); due != at_requests_.end();
+         due = at_requests_.find(requests_)) {
+      at_requests_.extract(due).mapped()();
+    }
+    if (requests_ <= spared_ || faults_ >= most_faults_ || !one_in(one_fault_in_)) {
+      return Fault::None;
+    }
     ++faults_;
-    return static_cast<Fault>(1 + below(static_cast<std::uint64_t>(Fault::Count) - 1));
+    const Fault fault = kinds[below(kinds.size())];
+    ++befell_[static_cast<std::size_t>(fault)];
+    return fault;
   }
   std::uint64_t faults() const { return faults_; }
+  // Lets no fault befall the first requests.
+  void spare(std::uint64_t requests) { spared_ = requests; }
+  // Sets how long it takes at most to bring bytes to the other side.
+  void set_latency(std::chrono::microseconds latency) { latency_ = latency; }
+  // Returns whether at most `most` faults befell anything, and all were of these kinds.
+  bool had_only(std::uint64_t most, std::span<const Fault> kinds) const {
+    std::uint64_t count = 0;
+    for (const Fault kind : kinds) count += befell_[static_cast<std::size_t>(kind)];
+    return faults_ <= most && count == faults_;
+  }
 
   // Does something later, whoever waits for it.
   void later(std::function<void()> effect) {
     effects_.emplace(now_ + std::chrono::milliseconds(below(100000)), std::move(effect));
   }
+  // Does something later, or right before one of the next `requests` requests.
+  void sometime(std::uint64_t requests, std::function<void()> effect) {
+    if (one_in(4)) return later(std::move(effect));
+    at_requests_.emplace(requests_ + 1 + below(requests), std::move(effect));
+  }
   // Does what is still to be done.
   void end() {
+    while (!at_requests_.empty()) at_requests_.extract(at_requests_.begin()).mapped()();
     while (!effects_.empty()) run_first_effect();
   }
+
+  // Remembers that a promise was broken, where an exception would not get through.
+  void note_broken(const std::string& promise) {
+    note("BROKEN", promise);
+    if (broken_.empty()) broken_ = promise;
+  }
+  // Returns the first broken promise, or nothing.
+  const std::string& broken() const { return broken_; }
 
   void note(std::string_view what, std::string_view detail = {}) {
     for (const std::string_view text : {what, detail}) {
@@ -194,7 +240,7 @@ class SimulatedWorld final : public World {
     }
     for (auto line = lines_.begin(); line != lines_.end();) {
       moved = receive(*line) || moved;
-      while (!line->is_over && !line->silent && service_->take(*line)) moved = true;
+      while (can_take(*line) && service_->take(*line)) moved = true;
       moved = send(*line) || moved;
       if (line->is_over) {
         service_->forget(*line);
@@ -203,9 +249,11 @@ class SimulatedWorld final : public World {
         ++line;
       }
     }
-    if (moved) pass(std::chrono::microseconds(below(2000)));
+    if (moved) pass(std::chrono::microseconds(below(static_cast<std::uint64_t>(latency_.count()))));
     return moved;
   }
+
+  static bool can_take(const Line& line) { return !line.is_over && !line.silent && !line.is_deaf; }
 
   int accept() { return accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); }
 
@@ -245,23 +293,27 @@ class SimulatedWorld final : public World {
   Descriptor listener_;
   std::list<Line> lines_;
   std::multimap<Clock::time_point, std::function<void()>> effects_;
+  std::multimap<std::uint64_t, std::function<void()>> at_requests_;
   Service* service_ = nullptr;
   Clock::time_point now_{};
   std::chrono::seconds wrong_by_{0};
-  std::uint64_t faults_ = 0, most_faults_ = 0, one_fault_in_ = 1;
+  std::chrono::microseconds latency_{2000};
+  std::uint64_t requests_ = 0, spared_ = 0, faults_ = 0, most_faults_ = 0, one_fault_in_ = 1;
+  std::array<std::uint64_t, kFaults> befell_{};
+  std::string broken_;
   std::uint64_t trace_ = 14695981039346656037U;
 };
 
 // Lets a fault befall a request. `effect` does what the request asks for and returns the answer;
 // `refuse` returns a temporary refusal.
-inline void answer(SimulatedWorld& world, Line& line, const std::string& request,
+inline void answer(SimulatedWorld& world, Fault fault, Line& line, const std::string& request,
                    const std::function<std::string(bool stale)>& effect,
                    const std::function<std::string()>& refuse) {
-  const Fault fault = world.next_fault();
   world.note(request, name_of(fault));
   switch (fault) {
     case Fault::Unheard:
       line.breaks_after = line.answers.size();
+      line.is_deaf = true;
       return;
     case Fault::Unanswered:
       line.answers += effect(false);

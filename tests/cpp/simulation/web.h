@@ -70,7 +70,7 @@ class Web final : public Service {
     request.body = line.received.substr(head.size(), length);
     line.received.erase(0, head.size() + length);
     answer(
-        world_, line, head.substr(0, head.find("\r\n")),
+        world_, world_.next_fault(), line, head.substr(0, head.find("\r\n")),
         [this, request](bool stale) { return reply(request, stale); }, [this] { return refuse(); });
     return true;
   }
