@@ -131,7 +131,9 @@ class S3Sink final : public PartSink {
     // breaks that it has reused.
     const auto is_done = [&](const HttpOutcome& outcome) {
       const int status = outcome.answer.status;
-      return (outcome.failure || status == 404 || status >= 500) && is_stored(size, stored, cancel);
+      // After a 404, nothing else will tell.
+      if (status == 404) return is_stored(size, stored, client_.options().retries, cancel);
+      return (outcome.failure || status >= 500) && is_stored(size, stored, 0, cancel);
     };
     try {
       ask(std::move(request), kCompletion, cancel, is_done);
@@ -157,15 +159,19 @@ class S3Sink final : public PartSink {
     return stored;
   }
 
-  // Returns true if the object exists and consists of the parts of this upload.
-  bool is_stored(std::uint64_t size, const StoredParts& stored, Cancel& cancel) {
-    HttpRequest request;
-    request.method = "HEAD";
-    request.headers = {"x-amz-checksum-mode: ENABLED"};
-    TextReceiver receiver;
-    HttpTries tries(client_, "save", 0, client_.options().timeout);
-    const HttpOutcome outcome = tries.ask(*client_.take(), request, receiver, cancel);
-    return !outcome.failure && consists_of(outcome.answer, size, stored);
+  // Returns true if the object exists and consists of the parts of this upload; false also if the
+  // server does not tell.
+  bool is_stored(std::uint64_t size, const StoredParts& stored, int retries, Cancel& cancel) {
+    HttpOperation question;
+    question.request.method = "HEAD";
+    question.request.headers = {"x-amz-checksum-mode: ENABLED"};
+    HttpTries tries(client_, "save", retries, client_.options().timeout);
+    try {
+      return consists_of(operate(client_, question, tries, cancel).answer, size, stored);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::Cancelled) throw;
+      return false;
+    }
   }
 
   // Sends a request until the response is one of S3's. `root`: for fault_of_answer(). After a

@@ -71,7 +71,8 @@ class Web final : public Service {
     line.received.erase(0, head.size() + length);
     answer(
         world_, world_.next_fault(), line, head.substr(0, head.find("\r\n")),
-        [this, request](bool stale) { return reply(request, stale); }, [this] { return refuse(); });
+        [this, request](bool stale) { return reply(request, stale); },
+        [this, request] { return refuse(request); });
     return true;
   }
   void forget(Line& line) override { continued_.erase(&line); }
@@ -127,7 +128,11 @@ class Web final : public Service {
            (is_head ? "" : body);
   }
 
-  std::string refuse() {
+  std::string refuse(const WebRequest& request) {
+    // S3 may have sent the status before it knew.
+    if (kind_ == Kind::S3 && request.method == "POST" && world_.one_in(2)) {
+      return text(200, "<Error><Code>InternalError</Code></Error>");
+    }
     constexpr std::array kStatus{500, 502, 503, 504, 429};
     const int status = kStatus[world_.below(kStatus.size())];
     return text(status, world_.one_in(2) ? "<html>busy</html>" : "",
