@@ -89,7 +89,7 @@ BUGS = (
     Bug(
         "an upload in parts whose answer was lost counts as complete",
         "io/s3/sink.cpp",
-        "is_stored(size, stored, cancel);",
+        "is_stored(size, stored, 0, cancel);",
         "true;",
     ),
     Bug(
@@ -117,16 +117,64 @@ BUGS = (
         'text.insert(text.find("<BlockList>") + 11, "<Latest>" + id + "</Latest>");',
     ),
     Bug(
-        "the first part of an upload is sent as soon as it has bytes",
-        "io/upload/parts.cpp",
-        "if (part.filled != size_of(number)) {",
-        "if (false) {",
-    ),
-    Bug(
         "an answer for one status is taken for another",
         "io/http/retry.cpp",
         "status == 500 || (status >= 502 && status <= 504)",
         "status == 500",
+    ),
+    Bug(
+        "a server that does not tell whether an upload is complete is asked once",
+        "io/s3/sink.cpp",
+        "is_stored(size, stored, client_.options().retries, cancel)",
+        "is_stored(size, stored, 0, cancel)",
+    ),
+    Bug(
+        "the next read does not watch while the first listing is confirmed",
+        "io/redis/source.cpp",
+        "      watch(*next, cancel);\n",
+        "",
+    ),
+    Bug(
+        "keys that were replaced while they were listed are taken",
+        "io/redis/source.cpp",
+        "if (is_replaced(connection, cancel)) continue;",
+        "",
+    ),
+    Bug(
+        "a read whose connection broke does not doubt the guard",
+        "io/redis/source.cpp",
+        "          is_guard_in_doubt_ = true;\n",
+        "",
+    ),
+    Bug(
+        "keys are renamed outside of a transaction",
+        "io/redis/commit.cpp",
+        'connection_.add({"MULTI"});',
+        'connection_.add({"PING"});',
+    ),
+    Bug(
+        "a lost transaction counts as run",
+        "io/redis/sink.cpp",
+        "if (!*moved) throw;",
+        "",
+    ),
+    Bug(
+        "a lost transaction can still run",
+        "io/redis/sink.cpp",
+        "if (removed > 0) return false;",
+        "",
+    ),
+    Bug(
+        "a key that was evicted between two pieces is filled with zeros",
+        "io/redis/sink.cpp",
+        "if (was_there) return;",
+        "return;",
+    ),
+    Bug(
+        "the keys of an abandoned save stay",
+        "io/redis/sink.cpp",
+        "if (keys.empty()) return;",
+        "return;",
     ),
 )
 

@@ -166,18 +166,18 @@ class RedisSource final : public Source {
     // opens a guard of its own.
     const std::thread::id self = std::this_thread::get_id();
     if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
-    if (is_guard_in_doubt_.exchange(false)) {
-      guard_.clear();
-    } else if (guard_asked_ > since) {
-      return;  // another thread has asked the guard since this call began
-    }
+    const bool in_doubt = is_guard_in_doubt_.exchange(false);
+    // Another thread has asked the guard since this call began.
+    if (!in_doubt && guard_asked_ > since) return;
     const Clock::time_point now = Clock::now();
     if (std::unique_ptr<RedisConnection> guard = guard_.take()) {
       try {
         if (is_replaced(*guard, cancel)) throw_replaced();
-        guard_.give_back(std::move(guard));
-        guard_asked_ = now;
-        return;
+        if (!in_doubt) {
+          guard_.give_back(std::move(guard));
+          guard_asked_ = now;
+          return;
+        }
       } catch (const TemporaryError&) {
       }
     }
