@@ -105,12 +105,6 @@ BUGS = (
         "return true;",
     ),
     Bug(
-        "an error in a body of status 200 is none",
-        "io/http/operation.cpp",
-        'if (answer.status != 200 || xml_root(text) != "Error") return;',
-        "return;",
-    ),
-    Bug(
         "the blocks of a blob are listed backwards",
         "io/azure/sink.cpp",
         'text += "<Latest>" + id + "</Latest>";',
@@ -135,24 +129,6 @@ BUGS = (
         "",
     ),
     Bug(
-        "keys that were replaced while they were listed are taken",
-        "io/redis/source.cpp",
-        "if (is_replaced(connection, cancel)) continue;",
-        "",
-    ),
-    Bug(
-        "a read whose connection broke does not doubt the guard",
-        "io/redis/source.cpp",
-        "          is_guard_in_doubt_ = true;\n",
-        "",
-    ),
-    Bug(
-        "keys are renamed outside of a transaction",
-        "io/redis/commit.cpp",
-        'connection_.add({"MULTI"});',
-        'connection_.add({"PING"});',
-    ),
-    Bug(
         "a lost transaction counts as run",
         "io/redis/sink.cpp",
         "if (!*moved) throw;",
@@ -163,12 +139,6 @@ BUGS = (
         "io/redis/sink.cpp",
         "if (removed > 0) return false;",
         "",
-    ),
-    Bug(
-        "a key that was evicted between two pieces is filled with zeros",
-        "io/redis/sink.cpp",
-        "if (was_there) return;",
-        "return;",
     ),
     Bug(
         "the keys of an abandoned save stay",

@@ -35,6 +35,8 @@ class Redis final : public Service {
   Redis(SimulatedWorld& world, Settings settings) : world_(world), settings_(std::move(settings)) {}
 
   const Keys& keys() const { return keys_; }
+  // Returns whether a client was refused its id, so that nobody can end its connection by that.
+  bool has_hidden_id() const { return has_hidden_id_; }
   // Called after each command outside of a transaction, and after each transaction, that has
   // changed keys.
   std::function<void()> on_change = [] {};
@@ -45,6 +47,10 @@ class Redis final : public Service {
     for (const std::string& key : old) erase(key);
     for (const auto& [key, bytes] : now) set(key, {bytes});
     finish_change();
+  }
+  // Has an effect right after that transaction, of all clients, before anybody's next command.
+  void after_transaction(std::uint64_t number, std::function<void()> effect) {
+    after_transactions_.emplace(transactions_ + number, std::move(effect));
   }
   // What a server does that runs out of memory: removes a key that would expire anyway. But not the
   // last one, after which nothing would tell a save from one that is complete.
@@ -92,6 +98,7 @@ class Redis final : public Service {
             return full;
           }
           session.is_refused = session.is_in_transaction;
+          has_hidden_id_ = has_hidden_id_ || (words.front() == "CLIENT" && words.at(1) == "ID");
           if (words.front() == "EXEC") end_transaction(session);
           return "-" + refusals[world_.below(refusals.size())] + "\r\n";
         });
@@ -224,6 +231,12 @@ class Redis final : public Service {
   }
 
   std::string exec(Session& session) {
+    const std::string reply = exec_now(session);
+    if (auto due = after_transactions_.extract(++transactions_); due) due.mapped()();
+    return reply;
+  }
+
+  std::string exec_now(Session& session) {
     if (!session.is_in_transaction) return error("ERR EXEC without MULTI");
     const bool is_refused = session.is_refused, is_touched = session.is_touched;
     const std::vector<Words> queue = end_transaction(session);
@@ -409,6 +422,9 @@ class Redis final : public Service {
   const Settings settings_;
   Keys keys_;
   bool has_changed_ = false;
+  bool has_hidden_id_ = false;
+  std::uint64_t transactions_ = 0;
+  std::map<std::uint64_t, std::function<void()>> after_transactions_;
   std::uint64_t last_id_ = 0;
   std::map<std::uint64_t, Session> sessions_;
   std::map<const Line*, std::uint64_t> ids_;

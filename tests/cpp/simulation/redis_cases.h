@@ -73,6 +73,7 @@ struct RedisPlace {
                  .can_kill = !run.world.one_in(4)},
         redis(run.world, settings) {
     run.world.serve(redis);
+    if (run.world.one_in(2)) run.world.spare(run.world.below(40));
     uri = "redis://" + (settings.password.empty() ? "" : ":" + settings.password + "@") +
           "simulated/" + kRedisPrefix;
     run.options = {
@@ -97,6 +98,32 @@ struct RedisPlace {
   std::map<std::string, std::string> others;  // which nobody may touch
 };
 
+// A job on this thread, whose waits call a handler now and then, which is not interrupted itself.
+class Interrupted {
+ public:
+  Interrupted() { current_ = this; }
+  ~Interrupted() { current_ = nullptr; }
+  Interrupted(const Interrupted&) = delete;
+  Interrupted& operator=(const Interrupted&) = delete;
+
+  std::function<void()> handler = [] {};
+  Cancel cancel{[] {
+    if (current_->is_interrupted_) return;
+    current_->is_interrupted_ = true;
+    try {
+      current_->handler();
+    } catch (...) {
+      current_->is_interrupted_ = false;
+      throw;
+    }
+    current_->is_interrupted_ = false;
+  }};
+
+ private:
+  static inline Interrupted* current_ = nullptr;
+  bool is_interrupted_ = false;
+};
+
 // Reads parts of a file. What is read belongs to one version, which was there during the load.
 inline void load_from_redis(Try& run) {
   SimulatedWorld& world = run.world;
@@ -106,9 +133,14 @@ inline void load_from_redis(Try& run) {
   place.redis.replace({}, old.keys());
   const bool is_replaced = world.one_in(2);
   if (is_replaced) {
-    world.sometime(40, [&place, old, fresh] {
+    const auto replace = [&place, old, fresh] {
       place.redis.replace(RedisPlace::names_of(old.keys()), fresh.keys());
-    });
+    };
+    if (world.one_in(2)) {
+      world.sometime(40, replace);
+    } else {
+      place.redis.after_transaction(1 + world.below(8), replace);
+    }
   }
   struct Read {
     std::uint64_t offset;
@@ -116,18 +148,28 @@ inline void load_from_redis(Try& run) {
   };
   std::vector<Read> reads;
   std::uint64_t size = 0;
+  std::unique_ptr<Source> source;
+  Interrupted cancel;
+  const auto read_some = [&] {
+    Read read{world.below(size), {}};
+    read.bytes.resize(1 + world.below(size - read.offset));
+    const Bytes out = std::as_writable_bytes(std::span(read.bytes));
+    source->read(read.offset, {&out, 1}, cancel.cancel);
+    reads.push_back(std::move(read));
+  };
+  // A signal handler that reads as well, while this thread waits for its own read.
+  if (world.one_in(3)) {
+    world.set_latency(100ms);
+    cancel.handler = [&] {
+      if (size > 0 && world.one_in(3)) read_some();
+    };
+  }
   const bool loaded = run.succeeds([&] {
     const SourceOptions options{.given = run.options, .any_bytes = world.one_in(2)};
-    const std::unique_ptr<Source> source = open_source(place.uri, options, run.cancel);
+    source = open_source(place.uri, options, cancel.cancel);
     size = source->size().value();
-    for (std::uint64_t left = 1 + world.below(5); left > 0; --left) {
-      Read read{world.below(size), {}};
-      read.bytes.resize(1 + world.below(size - read.offset));
-      const Bytes out = std::as_writable_bytes(std::span(read.bytes));
-      source->read(read.offset, {&out, 1}, run.cancel);
-      reads.push_back(std::move(read));
-    }
-    source->confirm(run.cancel);
+    for (std::uint64_t left = 1 + world.below(5); left > 0; --left) read_some();
+    source->confirm(cancel.cancel);
   });
   if (!loaded) {
     // Whatever befalls a connection, the next one may do.
@@ -204,7 +246,7 @@ class RedisWatcher {
 };
 
 // Gives the bytes of a file to a sink, in any order.
-inline void write_to(Sink& sink, Try& run, const RedisFile& file) {
+inline void write_to(Sink& sink, Try& run, const RedisFile& file, bool is_abandoned) {
   SimulatedWorld& world = run.world;
   sink.begin(world.one_in(2) ? file.head.size() : world.below(1000), std::nullopt);
   std::vector<NamedRange> parts;
@@ -240,6 +282,7 @@ inline void write_to(Sink& sink, Try& run, const RedisFile& file) {
   }
   for (const auto& one : writes) one();
   sink.write_head(as_bytes(file.head), run.cancel);
+  if (is_abandoned) throw Error(ErrorKind::Unavailable, "the save is abandoned");
   sink.finish(file.body.size(), run.cancel);
 }
 
@@ -264,7 +307,7 @@ inline void save_to_redis(Try& run) {
   if (!overwrites) run.options.emplace_back("overwrite", "false");
   // Another client saves a file, a server loses a key that may expire, and the user gives up.
   const bool has_rival = world.one_in(4), evicts = !expires && world.one_in(6),
-             cancels = world.one_in(8);
+             cancels = world.one_in(8), is_abandoned = world.one_in(6);
   if (has_rival) {
     const RedisFile rival = other_redis_file(run, fresh);
     watcher.allow("the file of another client", rival.keys());
@@ -283,11 +326,17 @@ inline void save_to_redis(Try& run) {
   watcher.allow("the new file", fresh.keys());
 
   bool is_unknown = false;
+  std::uint64_t faults_before = 0;  // the sink cleans up
   const bool saved = run.succeeds([&] {
     try {
       const SinkOptions options{.given = run.options};
       const std::unique_ptr<Sink> sink = open_sink(place.uri, options, run.cancel);
-      write_to(*sink, run, fresh);
+      try {
+        write_to(*sink, run, fresh, is_abandoned);
+      } catch (const Error&) {
+        faults_before = world.faults();
+        throw;
+      }
     } catch (const Error& error) {
       is_unknown = error.kind() == ErrorKind::Cancelled ||
                    std::string_view(error.what()).find("is not known") != std::string_view::npos;
@@ -313,10 +362,12 @@ inline void save_to_redis(Try& run) {
     const auto before = std::ranges::find(watcher.seen(), "the new file") - 1;
     require(*before == "nothing", "a file is replaced against the will of the user");
   }
-  if (world.faults() == 0 && !evicts && !cancels && (overwrites || (is_first && !has_rival))) {
+  if (world.faults() == 0 && !evicts && !cancels && !is_abandoned &&
+      (overwrites || (is_first && !has_rival))) {
     require(saved, "a save without faults fails");
   }
-  if (world.faults() <= (cancels ? 0 : 1) && place.settings.can_kill) {
+  const bool can_clean_up = place.settings.can_kill && !place.redis.has_hidden_id() && !cancels;
+  if (world.faults() == 0 || (!saved && world.faults() == faults_before && can_clean_up)) {
     require(!watcher.has_private_keys(), "private keys are left");
   }
 }

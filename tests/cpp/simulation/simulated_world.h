@@ -167,10 +167,12 @@ class SimulatedWorld final : public World {
     if (one_in(4)) return later(std::move(effect));
     at_requests_.emplace(requests_ + 1 + below(requests), std::move(effect));
   }
-  // Does what is still to be done.
+  // Does what is still to be done, and takes what is still in sockets.
   void end() {
     while (!at_requests_.empty()) at_requests_.extract(at_requests_.begin()).mapped()();
-    while (!effects_.empty()) run_first_effect();
+    do {
+      while (!effects_.empty()) run_first_effect();
+    } while (step() || !effects_.empty());
   }
 
   // Remembers that a promise was broken, where an exception would not get through.
