@@ -126,12 +126,22 @@ class RedisSource final : public Source {
     return hear_whether_replaced(connection, cancel);
   }
 
+  std::vector<RedisKey> list_once(RedisConnection& connection, Cancel& cancel) {
+    std::vector<RedisKey> keys = list_redis_keys(connection, client_.address(), cancel).keys;
+    measure_redis_keys(connection, keys, label(), cancel);
+    return keys;
+  }
+
+  void check_same(std::vector<RedisKey> keys) {
+    std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
+    if (keys != keys_) throw_changed("its keys are different");
+  }
+
   // Returns the keys as they were at one moment. The connection watches from then on.
   std::vector<RedisKey> list(RedisConnection& connection, Cancel& cancel) {
     watch(connection, cancel);
     for (int listings = 0; listings < kMostListings; ++listings) {
-      std::vector<RedisKey> keys = list_redis_keys(connection, client_.address(), cancel).keys;
-      measure_redis_keys(connection, keys, label(), cancel);
+      std::vector<RedisKey> keys = list_once(connection, cancel);
       // The next read uses this connection. It watches while the other one does not.
       std::unique_ptr<RedisConnection> next = client_.connect(cancel);
       watch(*next, cancel);
@@ -166,25 +176,22 @@ class RedisSource final : public Source {
     // opens a guard of its own.
     const std::thread::id self = std::this_thread::get_id();
     if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
-    const bool in_doubt = is_guard_in_doubt_.exchange(false);
+    const bool is_in_doubt = is_guard_in_doubt_.exchange(false);
     // Another thread has asked the guard since this call began.
-    if (!in_doubt && guard_asked_ > since) return;
+    if (!is_in_doubt && guard_asked_ > since) return;
     const Clock::time_point now = Clock::now();
-    if (std::unique_ptr<RedisConnection> guard = guard_.take()) {
+    while (std::unique_ptr<RedisConnection> guard = guard_.take()) {
       try {
         if (is_replaced(*guard, cancel)) throw_replaced();
-        if (!in_doubt) {
-          guard_.give_back(std::move(guard));
-          guard_asked_ = now;
-          return;
-        }
+        if (is_in_doubt) check_same(list_once(*guard, cancel));
+        guard_.give_back(std::move(guard));
+        guard_asked_ = now;
+        return;
       } catch (const TemporaryError&) {
       }
     }
     std::unique_ptr<RedisConnection> guard = client_.connect(cancel);
-    std::vector<RedisKey> keys = list(*guard, cancel);
-    std::erase_if(keys, [](const RedisKey& key) { return key.size == 0; });
-    if (keys != keys_) throw_changed("its keys are different");
+    check_same(list(*guard, cancel));
     guard_.give_back(std::move(guard));
     guard_asked_ = now;
   }
@@ -219,20 +226,24 @@ class RedisSource final : public Source {
     for (;;) {
       const std::uint64_t before = done();
       try {
-        std::unique_ptr<RedisConnection> connection = take(cancel);
-        try {
-          fetch(*connection, offset + done(), offset + length, cursor, cancel);
-        } catch (...) {
-          is_guard_in_doubt_ = true;
-          throw;
-        }
-        client_.idle().give_back(std::move(connection));
+        fetch(offset + done(), offset + length, cursor, cancel);
         return length;
       } catch (const TemporaryError& error) {
         client_.idle().clear();
         client_.counters().retries += 1;
         tries.failed(error, done() - before, cancel);
       }
+    }
+  }
+
+  void fetch(std::uint64_t begin, std::uint64_t end, IoCursor& cursor, Cancel& cancel) {
+    try {
+      std::unique_ptr<RedisConnection> connection = take(cancel);
+      fetch(*connection, begin, end, cursor, cancel);
+      client_.idle().give_back(std::move(connection));
+    } catch (...) {
+      is_guard_in_doubt_ = true;
+      throw;
     }
   }
 

@@ -44,9 +44,19 @@ class Redis final : public Service {
   // ---- what other clients do, in one transaction
 
   void replace(const std::vector<std::string>& old, const std::map<std::string, std::string>& now) {
+    for (const auto& [id, session] : sessions_) {
+      const auto is_watched = [&](const std::string& key) { return session.watched.contains(key); };
+      if (session.was_asked && std::ranges::any_of(old, is_watched)) witnesses_.insert(id);
+    }
+    world_.note("another client replaces", std::to_string(old.size()) + " keys");
     for (const std::string& key : old) erase(key);
     for (const auto& [key, bytes] : now) set(key, {bytes});
     finish_change();
+  }
+  // Returns whether a client that had listed all keys of one moment watched one when it was
+  // replaced, and no fault befell that client.
+  bool has_witness() const {
+    return !witnesses_.empty() && !std::ranges::includes(damaged_, witnesses_);
   }
   // Has an effect right after that transaction, of all clients, before anybody's next command.
   void after_transaction(std::uint64_t number, std::function<void()> effect) {
@@ -76,6 +86,8 @@ class Redis final : public Service {
     const std::vector<std::string> refusals = refusals_of(session, words.front());
     const auto kinds = std::span(kKinds).first(kKinds.size() - (refusals.empty() ? 1 : 0));
     const Fault fault = world_.next_fault(kinds);
+    if (fault != Fault::None) damaged_.insert(session.id);
+    if (words.front() == "SCAN") session.has_listed = true;
     const bool is_first = session.is_new;
     session.is_new = false;
     const std::string text = std::to_string(session.id) + ": " + described(words);
@@ -128,6 +140,8 @@ class Redis final : public Service {
     std::string rest{};  // what such a client has sent, and the server has not read yet
     bool waits = false;  // until go_on()
     bool is_new = true;
+    bool has_listed = false;
+    bool was_asked = false;  // by a transaction after that
     bool is_logged_in = false;
     int database = 0;
     bool is_in_transaction = false;
@@ -231,6 +245,7 @@ class Redis final : public Service {
   }
 
   std::string exec(Session& session) {
+    session.was_asked = session.has_listed;
     const std::string reply = exec_now(session);
     if (auto due = after_transactions_.extract(++transactions_); due) due.mapped()();
     return reply;
@@ -423,6 +438,8 @@ class Redis final : public Service {
   Keys keys_;
   bool has_changed_ = false;
   bool has_hidden_id_ = false;
+  std::set<std::uint64_t> damaged_;    // the clients that a fault befell
+  std::set<std::uint64_t> witnesses_;  // of the last replacement
   std::uint64_t transactions_ = 0;
   std::map<std::uint64_t, std::function<void()>> after_transactions_;
   std::uint64_t last_id_ = 0;
