@@ -172,12 +172,6 @@ REDIS_BUGS = (
         'for (const auto& id : broken_) connection.add({"CLIENT", "ID"});',
     ),
     Bug(
-        "a transaction whose answer was lost runs later",
-        "io/redis/sink.cpp",
-        'add_commands(*connection, "UNLINK", names)',
-        'add_commands(*connection, "EXISTS", names)',
-    ),
-    Bug(
         "a transaction whose answer was lost counts as saved",
         "io/redis/sink.cpp",
         "const std::optional<bool> moved = have_moved(moves, cancel);",
