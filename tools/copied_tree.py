@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,3 +30,39 @@ def copy_sources(tree: Path) -> None:
     environment = tree / ".venv"
     if not environment.exists():
         environment.symlink_to(ROOT / ".venv")
+
+
+class ChangedTree:
+    """A copy of the sources whose C++ tests are built with one change after another."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        self.build = tree / "build" / "tests"
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=self.tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def make(self, *targets: str) -> subprocess.CompletedProcess[str]:
+        """Build these targets, or all."""
+        chosen = ("--target", *targets) if targets else ()
+        return self.run("cmake", "--build", str(self.build), *chosen)
+
+    def prepare(self) -> subprocess.CompletedProcess[str]:
+        """Copy the sources, and configure the build."""
+        copy_sources(self.tree)
+        # A change may leave a variable unused, which is no error here.
+        options = ("-G", "Ninja", "-DLAYERS=SHARED", "-DCMAKE_CXX_FLAGS=-w")
+        return self.run("cmake", "-S", "tests/cpp", "-B", str(self.build), *options)
+
+    @contextmanager
+    def changed(self, name: str, text: str) -> Iterator[None]:
+        """Give a file another text for a while."""
+        file = self.tree / name
+        original = file.read_text()
+        file.write_text(text)
+        try:
+            yield
+        finally:
+            file.write_text(original)

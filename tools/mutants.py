@@ -15,21 +15,19 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from copied_tree import ROOT, copy_sources
+from copied_tree import ROOT, ChangedTree
 
 FOLDER = ROOT / "build" / "mutants"
-TREE = FOLDER / "tree"
-BUILD = TREE / "build" / "tests"
+TREE = ChangedTree(FOLDER / "tree")
 DECIDING = ("csrc/format/**/*.cpp", "csrc/engine/**/*.cpp", "csrc/io/**/*.cpp")
 # The slowest test takes a few seconds.
-CTEST = ("ctest", "--test-dir", str(BUILD), "-j2", "--timeout", "60")
+CTEST = ("ctest", "--test-dir", str(TREE.build), "-j2", "--timeout", "60")
 
 # The spaces tell operators from templates and pointers, as clang-format writes them.
 SWAPS = {
@@ -93,35 +91,25 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
             yield Mutant(name, number, line, after)
 
 
-def run(*command: str) -> bool:
-    done = subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return done.returncode == 0
-
-
-def compiles() -> bool:
-    return run("cmake", "--build", str(BUILD), "--target", "layers")
+def passes(*command: str) -> bool:
+    return TREE.run(*command).returncode == 0
 
 
 def is_noticed(mutant: Mutant) -> bool:
     """Run the tests, those of the same layer first, until one fails."""
     layer = mutant.file.split("/")[1]
     ctest = (*CTEST, "--stop-on-failure")
-    return not (run(*ctest, "-R", f"^{layer}_") and run(*ctest, "-E", f"^{layer}_"))
+    return not (passes(*ctest, "-R", f"^{layer}_") and passes(*ctest, "-E", f"^{layer}_"))
 
 
 def try_out(mutant: Mutant) -> str:
     """Return what became of a mutant: killed, survived or invalid."""
-    file = TREE / mutant.file
-    original = file.read_text()
-    lines = original.split("\n")
+    lines = (TREE.tree / mutant.file).read_text().split("\n")
     lines[mutant.line - 1] = mutant.after
-    file.write_text("\n".join(lines))
-    try:
-        if not compiles():
+    with TREE.changed(mutant.file, "\n".join(lines)):
+        if TREE.make("layers").returncode != 0:
             return "invalid"
         return "killed" if is_noticed(mutant) else "survived"
-    finally:
-        file.write_text(original)
 
 
 def main() -> None:
@@ -138,13 +126,9 @@ def main() -> None:
     every.sort(key=lambda mutant: LIMIT.search(mutant.before) is None)
     chosen = every[: arguments.count]
     print(f"{len(chosen)} of {len(every)} mutants, seed {arguments.seed}", flush=True)
-    copy_sources(TREE)
-    # A change may leave a variable unused, which is no error here.
-    options = ("-G", "Ninja", "-DLAYERS=SHARED", "-DCMAKE_CXX_FLAGS=-w")
-    configure = ("cmake", "-S", "tests/cpp", "-B", str(BUILD), *options)
-    if not (run(*configure) and run("cmake", "--build", str(BUILD))):
+    if TREE.prepare().returncode != 0 or TREE.make().returncode != 0:
         sys.exit("the C++ tests do not build")
-    if not run(*CTEST):
+    if not passes(*CTEST):
         sys.exit("the C++ tests fail without any change")
     found: Counter[tuple[str, str]] = Counter()
     survivors = []

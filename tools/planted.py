@@ -8,15 +8,13 @@ one was not found. With WORD, plants only the bugs whose descriptions have it.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
-from copied_tree import ROOT, copy_sources
+from copied_tree import ROOT, ChangedTree
 
-TREE = ROOT / "build" / "planted" / "tree"
-BUILD = TREE / "build" / "tests"
+TREE = ChangedTree(ROOT / "build" / "planted" / "tree")
 SEEDS = "1-20000"
 
 
@@ -253,43 +251,31 @@ REDIS_BUGS = (
 )
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 def build() -> None:
-    if (done := run("cmake", "--build", str(BUILD), "--target", "simulate")).returncode != 0:
+    if (done := TREE.make("simulate")).returncode != 0:
         sys.exit(done.stdout)
 
 
-def simulate(*cases: str) -> str:
+def simulate(*words: str) -> str:
     """Return what the simulation prints; nothing if it finds no broken promise."""
-    done = run(
-        str(BUILD / "simulate"), SEEDS, *(word for case in cases for word in ("--case", case))
-    )
+    done = TREE.run(str(TREE.build / "simulate"), SEEDS, *words)
     return done.stdout if done.returncode != 0 else ""
 
 
 def find(bug: Bug) -> str:
-    file = TREE / "csrc" / bug.file
-    original = file.read_text()
+    name = f"csrc/{bug.file}"
+    original = (TREE.tree / name).read_text()
     if original.count(bug.right) != 1:
         sys.exit(f"{bug.file} has {original.count(bug.right)} times: {bug.right}")
-    file.write_text(original.replace(bug.right, bug.wrong))
-    try:
+    with TREE.changed(name, original.replace(bug.right, bug.wrong)):
         build()
-        return simulate(*(("redis-load", "redis-save") if bug in REDIS_BUGS else ()))
-    finally:
-        file.write_text(original)
+        if bug in REDIS_BUGS:
+            return simulate("--case", "redis-load", "--case", "redis-save")
+        return simulate()
 
 
 def main() -> None:
-    copy_sources(TREE)
-    # A change may leave a variable unused, which is no error here.
-    options = ("-G", "Ninja", "-DLAYERS=SHARED", "-DCMAKE_CXX_FLAGS=-w")
-    run("cmake", "-S", "tests/cpp", "-B", str(BUILD), *options)
+    TREE.prepare()
     build()
     if said := simulate():
         sys.exit("the simulation fails without a bug\n" + said)

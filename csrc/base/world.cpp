@@ -7,16 +7,30 @@
 namespace tensorizer {
 
 namespace {
-std::atomic<World*> simulated{nullptr};
-}  // namespace
 
-void set_world(World* world) noexcept { simulated.store(world); }
+std::atomic<World*> simulated{nullptr};
+
+Clock::time_point real_now() noexcept {
+  return Clock::time_point(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+}  // namespace
 
 World* simulated_world() noexcept { return simulated.load(std::memory_order_acquire); }
 
+World::World() noexcept { simulated.store(this); }
+World::~World() { simulated.store(nullptr); }
+
+Clock::time_point World::now() noexcept { return real_now(); }
+WallClock::time_point World::date() noexcept { return std::chrono::system_clock::now(); }
+std::uint32_t World::random_number() { return std::random_device()(); }
+void World::sleep_for(Clock::duration time) { std::this_thread::sleep_for(time); }
+bool World::wait_for_server(Clock::duration) { return false; }
+const char* World::server() noexcept { return nullptr; }
+
 Clock::time_point Clock::now() noexcept {
-  if (World* const world = simulated_world()) return world->now();
-  return time_point(std::chrono::steady_clock::now().time_since_epoch());
+  World* const world = simulated_world();
+  return world != nullptr ? world->now() : real_now();
 }
 
 WallClock::time_point WallClock::now() noexcept {
@@ -35,8 +49,13 @@ void sleep_for(Clock::duration time) {
 }
 
 std::uint32_t random_number() {
-  if (World* const world = simulated_world()) return world->random_number();
-  return std::random_device()();
+  World* const world = simulated_world();
+  return world != nullptr ? world->random_number() : std::random_device()();
+}
+
+bool wait_in_simulation(Clock::duration most) {
+  World* const world = simulated_world();
+  return world != nullptr && world->wait_for_server(most);
 }
 
 }  // namespace tensorizer

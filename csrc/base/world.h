@@ -1,5 +1,5 @@
-// What the library learns from outside besides bytes: the time, and chance. A test sets a world of
-// its own, in which time passes at once and a run is the same each time.
+// Clocks, sleeps and random numbers. A test replaces them with a World of its own, in which a sleep
+// takes no time and every run is the same.
 #pragma once
 
 #include <chrono>
@@ -34,24 +34,30 @@ void sleep_for(Clock::duration time);
 // Returns a number that nobody can foresee.
 std::uint32_t random_number();
 
+// Waits for a server in a test's world, for at most this time. Returns false in the real world.
+bool wait_in_simulation(Clock::duration most);
+
+// The world of all threads while an object of this class exists: as the real one, except for what a
+// derived class changes. Only one may exist at a time.
 class World {
  public:
-  virtual ~World() = default;
-  virtual Clock::time_point now() noexcept = 0;
-  virtual WallClock::time_point date() noexcept = 0;
-  virtual std::uint32_t random_number() = 0;
-  virtual void sleep_for(Clock::duration time) = 0;
-  // Called where a connection waits for its server, for at most this time. Returns false to wait
-  // for it in the real world.
-  virtual bool wait_for_server(Clock::duration most) = 0;
+  World() noexcept;
+  virtual ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  virtual Clock::time_point now() noexcept;
+  virtual WallClock::time_point date() noexcept;
+  virtual std::uint32_t random_number();
+  virtual void sleep_for(Clock::duration time);
+  // Called where a connection waits for its server. Returns false to wait in the real world.
+  virtual bool wait_for_server(Clock::duration most);
   // Returns the name of the abstract socket that all connections are made to; null for the servers
   // that their URLs name.
-  virtual const char* server() noexcept = 0;
+  virtual const char* server() noexcept;
 };
 
-// Sets the world for all threads; null is the real one. The world must outlive its use.
-void set_world(World* world) noexcept;
-// Returns null for the real one.
+// Returns null for the real world.
 World* simulated_world() noexcept;
 
 }  // namespace tensorizer

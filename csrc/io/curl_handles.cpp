@@ -54,8 +54,7 @@ CURLcode CurlHandles::result() {
 }
 
 void CurlHandles::wait() {
-  if (World* const world = simulated_world(); world && world->wait_for_server(kPollInterval))
-    return;
+  if (wait_in_simulation(kPollInterval)) return;
   curl_multi_poll(multi_, nullptr, 0, static_cast<int>(kPollInterval.count()), nullptr);
 }
 

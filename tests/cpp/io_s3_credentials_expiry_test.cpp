@@ -5,9 +5,9 @@
 #include <functional>
 #include <thread>
 
+#include "base/world.h"
 #include "s3_credentials.h"
 #include "tensorizer_ops/hooks.h"
-#include "worlds.h"
 
 namespace tensorizer {
 namespace {
@@ -27,7 +27,7 @@ class ExpiryTest : public S3CredentialsTest {
   std::string key() { return chain_.get(cancel_).key_id; }
 
   // How long before kExpiration the clock on the wall is.
-  struct BeforeExpiration : NearlyRealWorld {
+  struct BeforeExpiration : World {
     std::atomic<system_clock::duration> before{hours(1)};
     WallClock::time_point date() noexcept override {
       return *parse_timestamp(kExpiration) - before.load();

@@ -2,22 +2,18 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/number.h"
-#include "base/text.h"
 #include "tiny_listener.h"
+#include "web_request.h"
 
 namespace tensorizer::testing_support {
 
-struct TinyRequest {
-  std::string method, path, body;
-  std::map<std::string, std::string> headers;  // names in lower case
-};
+using TinyRequest = WebRequest;
 
 struct TinyAnswer {
   int status = 200;
@@ -49,7 +45,7 @@ class TinyServer {
     const std::size_t end = client.received.find("\r\n\r\n");
     if (end == std::string::npos) return true;
     const std::size_t head = end + 4;
-    TinyRequest request = parse(client.received.substr(0, head));
+    TinyRequest request = parse_web_head(client.received.substr(0, head));
     if (client.received.size() == head && request.headers.contains("expect")) {
       TinyListener::send(client, "HTTP/1.1 100 Continue\r\n\r\n");
     }
@@ -65,21 +61,6 @@ class TinyServer {
     TinyListener::send(client, text_of(*answer));
     shutdown(client.connection.get(), SHUT_WR);
     return false;
-  }
-
-  static TinyRequest parse(const std::string& head) {
-    TinyRequest request;
-    const std::size_t space = head.find(' ');
-    request.method = head.substr(0, space);
-    request.path = head.substr(space + 1, head.find(' ', space + 1) - space - 1);
-    for (std::size_t at = head.find("\r\n") + 2; head.find(':', at) != std::string::npos;) {
-      const std::size_t colon = head.find(':', at);
-      const std::size_t end = head.find("\r\n", at);
-      request.headers[lower_case(head.substr(at, colon - at))] =
-          trimmed(std::string_view(head).substr(colon + 1, end - colon - 1));
-      at = end + 2;
-    }
-    return request;
   }
 
   static std::string text_of(const TinyAnswer& answer) {

@@ -221,8 +221,7 @@ void RedisConnection::wait(short events, Cancel& cancel) {
                              std::to_string(static_cast<int>(watch_.waited())) +
                              " s nothing or almost nothing was transferred");
   }
-  if (World* const world = simulated_world(); world && world->wait_for_server(kPollInterval))
-    return;
+  if (wait_in_simulation(kPollInterval)) return;
   pollfd polled{transport_.descriptor(), events, 0};
   poll(&polled, 1, static_cast<int>(kPollInterval.count()));
 }

@@ -24,7 +24,6 @@ class Redis final : public Service {
   };
   using Keys = std::map<std::string, Value>;
 
-  // What a server has besides keys.
   struct Settings {
     std::string password{};  // none: no login
     int database = 0;        // that has the keys
@@ -45,8 +44,10 @@ class Redis final : public Service {
 
   void replace(const std::vector<std::string>& old, const std::map<std::string, std::string>& now) {
     for (const auto& [id, session] : sessions_) {
-      const auto is_watched = [&](const std::string& key) { return session.watched.contains(key); };
-      if (session.was_asked && std::ranges::any_of(old, is_watched)) witnesses_.insert(id);
+      if (!session.was_asked) continue;
+      for (const std::string& key : old) {
+        if (session.watched.contains(key)) witnesses_.insert(id);
+      }
     }
     world_.note("another client replaces", std::to_string(old.size()) + " keys");
     for (const std::string& key : old) erase(key);
@@ -62,8 +63,8 @@ class Redis final : public Service {
   void after_transaction(std::uint64_t number, std::function<void()> effect) {
     after_transactions_.emplace(transactions_ + number, std::move(effect));
   }
-  // What a server does that runs out of memory: removes a key that would expire anyway. But not the
-  // last one, after which nothing would tell a save from one that is complete.
+  // Removes one of the keys that expire, as a server does that has no memory left. The last one
+  // stays: without it, nothing tells a save that has ended from one that was never there.
   void evict() {
     std::vector<std::string> keys;
     for (const auto& [key, value] : keys_) {

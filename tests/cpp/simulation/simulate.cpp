@@ -25,10 +25,29 @@ namespace {
 constexpr std::array kHarmless{Fault::Unheard, Fault::Unanswered, Fault::Refused,
                                Fault::WronglyRefused, Fault::Twice};
 
+// Returns the URI of the file on a server, and adds the options that it needs.
+std::string uri_on(Web::Kind kind, OptionList& options) {
+  OptionList more;
+  std::string uri = "http://simulated/file";
+  if (kind == Web::Kind::S3) {
+    uri = "s3://bucket/file";
+    more = {{"s3_access_key_id", "AKIA"},
+            {"s3_secret_access_key", "secret"},
+            {"s3_endpoint", "http://simulated"},
+            {"s3_region", "us-east-1"}};
+  } else if (kind == Web::Kind::Azure) {
+    uri = "az://account/container/file";
+    more = {{"az_endpoint", "http://simulated"}, {"az_account_key", "c2VjcmV0"}};
+  }
+  options.insert(options.end(), more.begin(), more.end());
+  return uri;
+}
+
 // ---- loads
 
 // Reads parts of a file. What is read belongs to one version, which was there during the load.
-void load_from(Try& run, Web::Kind kind, const std::string& uri) {
+void load_from(Try& run, Web::Kind kind) {
+  const std::string uri = uri_on(kind, run.options);
   SimulatedWorld& world = run.world;
   Files files;
   const std::string old = run.some_bytes(3000);
@@ -80,7 +99,9 @@ void load_from(Try& run, Web::Kind kind, const std::string& uri) {
 
 // Saves a file over an older one. The server has the old or the new one at any time, and the new
 // one after a save that succeeds.
-void save_to(Try& run, Web::Kind kind, const std::string& uri, bool in_parts) {
+void save_to(Try& run, Web::Kind kind) {
+  const std::string uri = uri_on(kind, run.options);
+  const bool in_parts = kind != Web::Kind::Plain && run.world.below(4) > 0;
   SimulatedWorld& world = run.world;
   Files files;
   std::string old = run.some_bytes(500);
@@ -124,44 +145,21 @@ void save_to(Try& run, Web::Kind kind, const std::string& uri, bool in_parts) {
   if (world.faults() == 0) require(!web.has_uploads(), "an upload is left");
 }
 
-const OptionList kS3{{"s3_access_key_id", "AKIA"},
-                     {"s3_secret_access_key", "secret"},
-                     {"s3_endpoint", "http://simulated"},
-                     {"s3_region", "us-east-1"}};
-const OptionList kAzure{{"az_endpoint", "http://simulated"}, {"az_account_key", "c2VjcmV0"}};
-
-void add(OptionList& options, const OptionList& more) {
-  options.insert(options.end(), more.begin(), more.end());
-}
-
 struct Case {
   const char* name;
   void (*run)(Try&);
 };
 
+template <void (*run)(Try&, Web::Kind), Web::Kind kind>
+constexpr void (*of)(Try&) = [](Try& each) { run(each, kind); };
+
 constexpr Case kCases[] = {
-    {"http-load", [](Try& run) { load_from(run, Web::Kind::Plain, "http://simulated/file"); }},
-    {"http-save", [](Try& run) { save_to(run, Web::Kind::Plain, "http://simulated/file", false); }},
-    {"s3-load",
-     [](Try& run) {
-       add(run.options, kS3);
-       load_from(run, Web::Kind::S3, "s3://bucket/file");
-     }},
-    {"s3-save",
-     [](Try& run) {
-       add(run.options, kS3);
-       save_to(run, Web::Kind::S3, "s3://bucket/file", run.world.below(4) > 0);
-     }},
-    {"azure-load",
-     [](Try& run) {
-       add(run.options, kAzure);
-       load_from(run, Web::Kind::Azure, "az://account/container/file");
-     }},
-    {"azure-save",
-     [](Try& run) {
-       add(run.options, kAzure);
-       save_to(run, Web::Kind::Azure, "az://account/container/file", run.world.below(4) > 0);
-     }},
+    {"http-load", of<load_from, Web::Kind::Plain>},
+    {"http-save", of<save_to, Web::Kind::Plain>},
+    {"s3-load", of<load_from, Web::Kind::S3>},
+    {"s3-save", of<save_to, Web::Kind::S3>},
+    {"azure-load", of<load_from, Web::Kind::Azure>},
+    {"azure-save", of<save_to, Web::Kind::Azure>},
     {"redis-load", &load_from_redis},
     {"redis-save", &save_to_redis},
 };

@@ -78,7 +78,6 @@ struct Line {
   bool is_deaf = false;                       // takes no more requests
   bool silent = false;                        // neither that, nor sends answers
   bool is_over = false;
-  std::string login{};  // of a service that keeps it
 };
 
 // Answers the requests of clients.
@@ -99,11 +98,7 @@ class SimulatedWorld final : public World {
     most_faults_ = below(4) == 0 ? 0 : below(6);
     one_fault_in_ = 1 + below(4);
     if (below(20) == 0) most_faults_ = 1000000000;  // a server that never recovers
-    set_world(this);
   }
-  ~SimulatedWorld() override { set_world(nullptr); }
-  SimulatedWorld(const SimulatedWorld&) = delete;
-  SimulatedWorld& operator=(const SimulatedWorld&) = delete;
 
   void serve(Service& service) { service_ = &service; }
 
@@ -112,7 +107,7 @@ class SimulatedWorld final : public World {
   // Each look at the clock takes a moment, so that a loop that only looks at it ends.
   Clock::time_point now() noexcept override { return now_ += 100ns; }
   WallClock::time_point date() noexcept override {
-    return WallClock::time_point(std::chrono::seconds(1790000000)) + wrong_by_ +
+    return WallClock::time_point(std::chrono::seconds(1790000000)) +
            std::chrono::duration_cast<WallClock::time_point::duration>(now_.time_since_epoch());
   }
   std::uint32_t random_number() override { return static_cast<std::uint32_t>(random_()); }
@@ -194,7 +189,6 @@ class SimulatedWorld final : public World {
   // Returns a number that differs if anything that was noted does.
   std::uint64_t trace() const { return trace_; }
   double seconds() const { return std::chrono::duration<double>(now_.time_since_epoch()).count(); }
-  void set_clock_wrong_by(std::chrono::seconds by) { wrong_by_ = by; }
 
  private:
   static constexpr Clock::duration kLongest = 24h;
@@ -298,7 +292,6 @@ class SimulatedWorld final : public World {
   std::multimap<std::uint64_t, std::function<void()>> at_requests_;
   Service* service_ = nullptr;
   Clock::time_point now_{};
-  std::chrono::seconds wrong_by_{0};
   std::chrono::microseconds latency_{2000};
   std::uint64_t requests_ = 0, spared_ = 0, faults_ = 0, most_faults_ = 0, one_fault_in_ = 1;
   std::array<std::uint64_t, kFaults> befell_{};

@@ -10,7 +10,6 @@
 
 namespace tensorizer::simulation {
 
-// One try of the library.
 struct Try {
   explicit Try(std::uint64_t seed, bool verbose) : world(seed, verbose) {}
 

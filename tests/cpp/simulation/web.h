@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "../web_request.h"
 #include "base/number.h"
-#include "base/text.h"
 #include "codec/crc32.h"
 #include "codec/hmac.h"
 #include "io/uri.h"
@@ -19,10 +19,8 @@
 
 namespace tensorizer::simulation {
 
-struct WebRequest {
-  std::string method, path, body;
-  std::map<std::string, std::string> query;
-  std::map<std::string, std::string> headers;  // names in lower case
+struct Request : testing_support::WebRequest {
+  std::map<std::string, std::string> query{};
 
   bool asks(const std::string& name) const { return query.contains(name); }
 };
@@ -58,7 +56,7 @@ class Web final : public Service {
     const std::size_t end = line.received.find("\r\n\r\n");
     if (end == std::string::npos) return false;
     const std::string head = line.received.substr(0, end + 4);
-    WebRequest request = parse(head);
+    Request request = parse(head);
     if (const auto expect = request.headers.find("expect");
         expect != request.headers.end() && !continued_.contains(&line)) {
       continued_.insert(&line);
@@ -82,43 +80,21 @@ class Web final : public Service {
  private:
   using Parts = std::map<std::uint64_t, std::string>;
 
-  static WebRequest parse(const std::string& head) {
-    WebRequest request;
-    const std::size_t space = head.find(' ');
-    request.method = head.substr(0, space);
-    std::string target = head.substr(space + 1, head.find(' ', space + 1) - space - 1);
-    const std::size_t question = std::min(target.find('?'), target.size());
-    request.path = target.substr(0, question);
-    target.erase(0, question + 1);
-    while (!target.empty()) {
-      const std::size_t end = std::min(target.find('&'), target.size());
-      const std::string part = target.substr(0, end);
+  static Request parse(const std::string& head) {
+    Request request{testing_support::parse_web_head(head)};
+    const std::size_t question = std::min(request.path.find('?'), request.path.size());
+    std::string query = request.path.substr(question);
+    request.path.resize(question);
+    query.erase(0, 1);
+    while (!query.empty()) {
+      const std::size_t end = std::min(query.find('&'), query.size());
+      const std::string part = query.substr(0, end);
       const std::size_t equals = std::min(part.find('='), part.size());
       request.query[part.substr(0, equals)] =
-          equals < part.size() ? decoded(part.substr(equals + 1)) : std::string();
-      target.erase(0, end + 1);
-    }
-    for (std::size_t at = head.find("\r\n") + 2; head.find(':', at) != std::string::npos;) {
-      const std::size_t colon = head.find(':', at);
-      const std::size_t end = head.find("\r\n", at);
-      request.headers[lower_case(head.substr(at, colon - at))] =
-          trimmed(std::string_view(head).substr(colon + 1, end - colon - 1));
-      at = end + 2;
+          percent_decoded(part.substr(std::min(equals + 1, part.size()))).value();
+      query.erase(0, end + 1);
     }
     return request;
-  }
-
-  static std::string decoded(const std::string& text) {
-    std::string bytes;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      if (text[i] == '%' && i + 2 < text.size()) {
-        bytes += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
-        i += 2;
-      } else {
-        bytes += text[i];
-      }
-    }
-    return bytes;
   }
 
   static std::string text(int status, const std::string& body = {}, const std::string& more = {},
@@ -128,7 +104,7 @@ class Web final : public Service {
            (is_head ? "" : body);
   }
 
-  std::string refuse(const WebRequest& request) {
+  std::string refuse(const Request& request) {
     // S3 may have sent the status before it knew.
     if (kind_ == Kind::S3 && request.method == "POST" && world_.one_in(2)) {
       return text(200, "<Error><Code>InternalError</Code></Error>");
@@ -139,7 +115,7 @@ class Web final : public Service {
                 world_.one_in(3) ? "Retry-After: 7\r\n" : "");
   }
 
-  std::string reply(const WebRequest& request, bool stale) {
+  std::string reply(const Request& request, bool stale) {
     if (request.method == "GET" || request.method == "HEAD") return get(request, stale);
     if (kind_ == Kind::S3) return reply_as_s3(request);
     if (kind_ == Kind::Azure) return reply_as_azure(request);
@@ -148,7 +124,7 @@ class Web final : public Service {
     return text(201);
   }
 
-  std::string get(const WebRequest& request, bool stale) {
+  std::string get(const Request& request, bool stale) {
     if (files_.versions.empty()) return text(404);
     const std::size_t count = files_.versions.size();
     const Files::Version& file = files_.versions[stale && count > 1 ? count - 2 : count - 1];
@@ -177,7 +153,7 @@ class Web final : public Service {
                 is_head);
   }
 
-  std::string reply_as_s3(const WebRequest& request) {
+  std::string reply_as_s3(const Request& request) {
     if (request.method == "POST" && request.asks("uploads")) {
       const std::string id = "upload" + std::to_string(++made_);
       uploads_[id];
@@ -219,7 +195,7 @@ class Web final : public Service {
                          "\"</ETag></CompleteMultipartUploadResult>");
   }
 
-  std::string reply_as_azure(const WebRequest& request) {
+  std::string reply_as_azure(const Request& request) {
     constexpr const char* kId = "x-ms-request-id: 1\r\n";
     const auto comp = request.query.find("comp");
     if (comp == request.query.end()) {
