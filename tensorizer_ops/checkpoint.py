@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import checked, wrong
+from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.nested import (
@@ -21,11 +20,12 @@ from tensorizer_ops._base.nested import (
     naming_damage,
     own_states,
     rebuilt,
-    refuse_key,
 )
-from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, as_text, texts_of
+from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.sealed_text import refuse_key, sealed, unsealed
 from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
+from tensorizer_ops._chain.together import given_group, is_alone
 from tensorizer_ops._dcp import FILE, KEY
 from tensorizer_ops._dcp.old_names import old_name, takes_old_order
 from tensorizer_ops._front.background import save_async as save_tensors_async
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tensorizer_ops._chain.chain import Chain
     from tensorizer_ops._dcp.hugging_face import HuggingFaceStorageReader, HuggingFaceStorageWriter
     from tensorizer_ops._dcp.planners import JsonLoadPlanner, JsonSavePlanner
     from tensorizer_ops._dcp.storage import TensorizerStorageReader, TensorizerStorageWriter
@@ -43,6 +44,7 @@ else:  # importing them takes long
     ProcessGroup = DeviceMesh = Any
 
 __all__ = [
+    "Chain",
     "HuggingFaceStorageReader",
     "HuggingFaceStorageWriter",
     "JsonLoadPlanner",
@@ -57,18 +59,19 @@ __all__ = [
 
 # Imported on first use, because torch.distributed.checkpoint takes long to import.
 _LATER = {
-    "HuggingFaceStorageReader": "hugging_face",
-    "HuggingFaceStorageWriter": "hugging_face",
-    "JsonLoadPlanner": "planners",
-    "JsonSavePlanner": "planners",
-    "TensorizerStorageReader": "storage",
-    "TensorizerStorageWriter": "storage",
+    "Chain": "_chain.chain",
+    "HuggingFaceStorageReader": "_dcp.hugging_face",
+    "HuggingFaceStorageWriter": "_dcp.hugging_face",
+    "JsonLoadPlanner": "_dcp.planners",
+    "JsonSavePlanner": "_dcp.planners",
+    "TensorizerStorageReader": "_dcp.storage",
+    "TensorizerStorageWriter": "_dcp.storage",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(import_module(f"tensorizer_ops._dcp.{_LATER[name]}"), name)
+        return getattr(import_module(f"tensorizer_ops.{_LATER[name]}"), name)
     if old := old_name(name, globals()):
         return old
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -125,7 +128,7 @@ def save(
         TypeError: something in the state would need pickle. The message says where it is.
         CheckpointException: torch's error for failures of ranks, with the error of each.
     """
-    if _is_alone(group):
+    if is_alone(group):
         tensors, texts = _parts(state, metadata)
         save_tensors(
             uri,
@@ -137,8 +140,8 @@ def save(
             progress=progress,
         )
     else:
-        writer = _writer(uri, hashes, threads, options, metadata, progress)
-        _many_ranks().save(writer, state, _given_group(group))
+        writer = _many_ranks().writer(uri, hashes, threads, options, metadata, progress)
+        _many_ranks().save(writer, state, given_group(group))
 
 
 @checked
@@ -171,7 +174,7 @@ def save_async(
         :class:`tensorizer_ops.Save`. Await it before the next save to the same place or on the same
         group.
     """
-    if _is_alone(group):
+    if is_alone(group):
         tensors, texts = _parts(state, metadata)
         return save_tensors_async(
             uri,
@@ -182,15 +185,8 @@ def save_async(
             metadata=texts,
             progress=progress,
         )
-    writer = _writer(uri, hashes, threads, options, metadata, progress)
-    ranks = _given_group(group)
-    used: Any = ranks or torch.distributed.group.WORLD
-    if torch.device("cpu") not in used._device_types:
-        raise errors.InvalidArgument(
-            "the group has no backend for the CPU, which a save in the background needs: give "
-            'group=torch.distributed.new_group(backend="gloo")'
-        )
-    saving: Future[None] = _many_ranks().save_async(writer, state, ranks)
+    writer = _many_ranks().writer(uri, hashes, threads, options, metadata, progress)
+    saving: Future[None] = _many_ranks().save_async(writer, state, given_group(group))
     return saving
 
 
@@ -304,22 +300,12 @@ def _text_of(reader: Reader, where: str) -> str:
         ) from error
     if KEY in texts:
         raise errors.InvalidFormat(f"{where} lists the files of many ranks: give its folder")
-    if METADATA_KEY not in texts:
+    text = unsealed(METADATA_KEY, texts, where)
+    if text is None:
         raise errors.InvalidFormat(
             f"{where} has tensors and no nested state: load it with tensorizer_ops.load()"
         )
-    return texts[METADATA_KEY]
-
-
-def _is_alone(group: object) -> bool:
-    dist = torch.distributed
-    return group is False or (group is None and not (dist.is_available() and dist.is_initialized()))
-
-
-def _given_group(group: object) -> Any:
-    # Importing torch's meshes takes long.
-    meshes = import_module("tensorizer_ops._distributed.meshes")
-    return meshes.given_group(group, "ProcessGroup, DeviceMesh, False or None")
+    return text
 
 
 def _many_ranks() -> Any:
@@ -333,30 +319,7 @@ def _parts(
     tensors, text = flattened(own_states(state))
     kept = texts_of(metadata) or {}
     refuse_key(kept, METADATA_KEY)
-    return tensors, {**kept, METADATA_KEY: text}
-
-
-def _writer(
-    uri: Sink,
-    hashes: Hashes,
-    threads: int,
-    options: Options | None,
-    metadata: Metadata | None,
-    progress: Progress | None,
-) -> Any:
-    """Return what writes the file of a rank; raise for wrong arguments before torch is called."""
-    if not isinstance(place_of(uri), str):
-        raise wrong("uri", uri, "a path or a URI: many ranks save to a folder")
-    Folder(uri, options)  # type: ignore[arg-type]
-    # An empty file has none of what is saved, and all of its errors but those of a key.
-    plain = {
-        k: v for k, v in as_text(options or {}).items() if k not in ("key", "kdf", "plain_digests")
-    }
-    save_tensors(io.BytesIO(), {}, hashes=hashes, threads=threads, options=plain, metadata=metadata)
-    kind = import_module("tensorizer_ops._dcp.storage").TensorizerStorageWriter
-    return kind(
-        uri, hashes=hashes, threads=threads, options=options, metadata=metadata, progress=progress
-    )
+    return tensors, kept | sealed(METADATA_KEY, text)
 
 
 def _is_folder(uri: Source, options: Options | None) -> bool:

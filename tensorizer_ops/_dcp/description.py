@@ -7,7 +7,6 @@ other files beside it, at least one for every rank.
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -26,11 +25,8 @@ from torch.distributed.checkpoint.metadata import (
 from tensorizer_ops._base.arguments import is_unicode
 from tensorizer_ops._base.boxes import make_up
 from tensorizer_ops._base.nested import Damaged, dtype_named, flattened, rebuilt
+from tensorizer_ops._dcp import DATA_FILE
 
-# The metadata of a data file has its name, so that no other file can take its place.
-NAME_KEY = "tensorizer_ops.distributed_checkpoint.file"
-# The files of ranks. No other names are read, or deleted.
-DATA_FILE = re.compile(r"rank-[0-9]{1,9}-[0-9a-f]{16}\.tensors")
 _VERSION = 1
 
 

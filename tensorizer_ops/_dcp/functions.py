@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -15,22 +16,47 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.devices import first_use, named_device
 from tensorizer_ops._base.file_objects import label
+from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.nested import is_stateful, naming_damage, own_states
-from tensorizer_ops._base.options import Options, Verify
+from tensorizer_ops._base.options import Hashes, Metadata as Texts, Options, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
-from tensorizer_ops._base.targets import Target
+from tensorizer_ops._base.targets import Target, place_of
 from tensorizer_ops._dcp.one_file import OneFile
 from tensorizer_ops._dcp.paths import empty_dicts, nested
 from tensorizer_ops._dcp.planners import JsonLoadPlanner, JsonSavePlanner
 from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._dcp.storage import TensorizerStorageReader, TensorizerStorageWriter
+from tensorizer_ops._front.load_save import save as save_tensors
 from tensorizer_ops._front.reader import Reader
 
 # The memory of snapshots stays for later ones: new memory costs more than the copy.
 _COPIES = Copies()
 _Read = Callable[[LoadPlan, JsonLoadPlanner], object]
+
+
+def writer(
+    uri: Target,
+    hashes: Hashes,
+    threads: int,
+    options: Options | None,
+    metadata: Texts | None,
+    progress: Progress | None,
+) -> TensorizerStorageWriter:
+    """Return what writes the file of a rank; raise for wrong arguments before torch is called."""
+    if not isinstance(place_of(uri), str):
+        raise wrong("uri", uri, "a path or a URI: many ranks save to a folder")
+    Folder(uri, options)
+    # An empty file has none of what is saved, and all of its errors but those of a key.
+    plain = {
+        k: v for k, v in as_text(options or {}).items() if k not in ("key", "kdf", "plain_digests")
+    }
+    save_tensors(io.BytesIO(), {}, hashes=hashes, threads=threads, options=plain, metadata=metadata)
+    return TensorizerStorageWriter(
+        uri, hashes=hashes, threads=threads, options=options, metadata=metadata, progress=progress
+    )
 
 
 def save(
@@ -46,6 +72,12 @@ def save_async(
     writer: TensorizerStorageWriter, state: Mapping[Any, Any], group: dist.ProcessGroup | None
 ) -> Future[None]:
     """Copy the state of all ranks of a group, and save it in the background."""
+    used: Any = group or dist.group.WORLD
+    if torch.device("cpu") not in used._device_types:
+        raise errors.InvalidArgument(
+            "the group has no backend for the CPU, which a save in the background needs: give "
+            'group=torch.distributed.new_group(backend="gloo")'
+        )
     writer.copies = _COPIES
     saving = state_dict_saver.async_save(
         dict(state), storage_writer=writer, planner=JsonSavePlanner(), process_group=group

@@ -18,7 +18,8 @@ from tensorizer_ops._base.devices import first_use
 from tensorizer_ops._base.memory import has_memory, is_plain
 from tensorizer_ops._base.savable import fillable, held
 from tensorizer_ops._base.slices import of_boxes
-from tensorizer_ops._dcp.description import NAME_KEY, Place
+from tensorizer_ops._dcp import NAME_KEY
+from tensorizer_ops._dcp.description import Place
 
 # Bytes of parts that are loaded at a time and then copied.
 _BATCH = 64 << 20

@@ -27,7 +27,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.nested import DAMAGE, damage, refuse_key, refuse_meta
+from tensorizer_ops._base.nested import DAMAGE, damage, refuse_meta
 from tensorizer_ops._base.options import (
     Hashes,
     Metadata as Texts,
@@ -37,16 +37,10 @@ from tensorizer_ops._base.options import (
     texts_of as as_texts,
 )
 from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.sealed_text import refuse_key, sealed, unsealed
 from tensorizer_ops._base.targets import Target
-from tensorizer_ops._dcp import FILE, KEY
-from tensorizer_ops._dcp.description import (
-    DATA_FILE,
-    NAME_KEY,
-    Place,
-    Places,
-    described,
-    understood,
-)
+from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
+from tensorizer_ops._dcp.description import Place, Places, described, understood
 from tensorizer_ops._dcp.reading import Wanted, check_place, fill, opened
 from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._front.inspection import metadata as texts_of
@@ -150,6 +144,8 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         self._hashes: Hashes = hashes
         self.copies = Copies()
         self._in_background = False
+        # Of the names of files; each save chooses its own if it is empty.
+        self.file_id = ""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin to save a checkpoint."""
@@ -180,7 +176,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write the file of this rank."""
         # A new name, because the last checkpoint stays until this one is complete.
-        file = f"rank-{self._current.rank}-{secrets.token_hex(8)}.tensors"
+        file = f"rank-{self._current.rank}-{self.file_id or secrets.token_hex(8)}.tensors"
         self.copies.wait()
         in_background, self._in_background = self._in_background, False
         tensors: dict[str, torch.Tensor] = {}
@@ -204,7 +200,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         """Write what lists the files of all ranks: from here on, this is the checkpoint."""
         places = {one.index: one.storage_data for of_rank in results for one in of_rank}
         self._check_files({place.file for place in places.values()})
-        self._save(FILE, {}, 1, {**self._metadata, KEY: described(metadata, places)})
+        self._save(FILE, {}, 1, self._metadata | sealed(KEY, described(metadata, places)))
         folder = self._folder().path
         if folder is not None:
             _delete_others(Path(folder), {place.file for place in places.values()})
@@ -286,7 +282,8 @@ class TensorizerStorageReader(_Place, StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the checkpoint."""
         folder = self._folder()
-        text = texts_of(folder.uri(FILE), options=self._options).get(KEY)
+        texts = texts_of(folder.uri(FILE), options=self._options)
+        text = unsealed(KEY, texts, f"{FILE!r} in {folder.label}")
         if text is None:
             raise errors.InvalidFormat(f"{FILE!r} in {folder.label} lists no files of a checkpoint")
         try:

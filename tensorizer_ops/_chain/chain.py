@@ -1,0 +1,397 @@
+"""A chain of checkpoints."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from tensorizer_ops import checkpoint, errors
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
+from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.targets import Target
+from tensorizer_ops._chain import lease
+from tensorizer_ops._chain.listing import DAMAGE, Entry, Listing, logger
+from tensorizer_ops._chain.store import Store
+from tensorizer_ops._chain.together import Together, together
+from tensorizer_ops._dcp import functions
+
+_DAMAGED = "step %d of %s is damaged: %s"
+Group = ProcessGroup | DeviceMesh | Literal[False] | None
+
+
+class Step(NamedTuple):
+    """A checkpoint of a chain."""
+
+    step: int
+    uri: str  # for other functions, such as consolidate()
+    is_verified: bool  # whether all of it was compared with its hashes once
+
+
+class PassedOver(NamedTuple):
+    """A checkpoint that was not loaded, because it is damaged."""
+
+    step: int
+    reason: str
+
+
+class Loaded(NamedTuple):
+    """What :meth:`Chain.load` has loaded."""
+
+    step: int
+    state: Any
+    passed_over: list[PassedOver]  # the steps after it
+
+
+class Chain:
+    """The checkpoints of a training run: a folder with a list of steps, and a place for each.
+
+    One process, or the ranks of one job, may save and prune at a time. Any number may load
+    meanwhile.
+
+    Args:
+        uri: a folder, ``s3://bucket/prefix``, ``az://…``, ``redis://host/prefix``, or ``https://``
+            for a server that takes PUT and DELETE. The files in it are named by the chain.
+        keep: how many steps to keep; all if omitted. With a number, a save reads back what it has
+            written, and then removes the steps before the last ``keep`` ones that were verified.
+        grace: how many seconds the files of a removed step stay. A step that is being loaded by
+            somebody who may write to the folder stays anyway; the others need this time.
+        hashes, threads, options: as for :func:`tensorizer_ops.checkpoint.save`. In local folders,
+            ``fsync`` is ``"true"`` if the options do not say otherwise.
+    """
+
+    @checked
+    def __init__(
+        self,
+        uri: Target,
+        *,
+        keep: int | None = None,
+        grace: int = 600,
+        hashes: Hashes = "chunked",
+        threads: int = 0,
+        options: Options | None = None,
+    ) -> None:
+        if hashes == "none":
+            raise errors.InvalidArgument("hashes is 'none', and the steps of a chain are verified")
+        self._keep = None if keep is None else _at_least("keep", keep, 1)
+        self._grace = _at_least("grace", grace, 0)
+        self._hashes: Hashes = hashes
+        self._threads = threads
+        self._store = Store.at(uri, options)
+
+    def __repr__(self) -> str:
+        return f"<tensorizer_ops.checkpoint.Chain: {self._store.folder.label}>"
+
+    # ---- saves
+
+    @checked
+    def save(
+        self,
+        step: int,
+        state: Mapping[Any, Any],
+        group: Group = None,
+        *,
+        metadata: Metadata | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Save a state as a step, as :func:`tensorizer_ops.checkpoint.save` does.
+
+        In a job of ``torch.distributed``, all ranks must call this. The newest step is the one that
+        was saved last: a run that went back to an earlier step saves some numbers again.
+
+        Args:
+            step: its number.
+            state, group, metadata, progress: as for :func:`tensorizer_ops.checkpoint.save`.
+
+        Raises:
+            tensorizer_ops.errors.HashMismatch: what was read back is damaged. Nothing was removed.
+            CheckpointException: torch's error for failures of ranks.
+        """
+        ranks = together(group)
+        entry = self._begin(ranks, step)
+        if ranks.are_alone:
+            checkpoint.save(self._store.uri(entry), state, False, **self._how(metadata, progress))
+        else:
+            functions.save(self._writer(entry, metadata, progress), state, ranks.group)
+        self._finish(ranks, entry)
+
+    @checked
+    def save_async(
+        self,
+        step: int,
+        state: Mapping[Any, Any],
+        group: Group = None,
+        *,
+        metadata: Metadata | None = None,
+        progress: Progress | None = None,
+    ) -> Future[None]:
+        """Take a snapshot of a state, and save it in the background, as :meth:`save` does.
+
+        Args:
+            step, state, metadata: as for :meth:`save`.
+            group: as for :func:`tensorizer_ops.checkpoint.save_async`.
+            progress: as for :meth:`save`, called from another thread.
+
+        Returns:
+            A future, whose ``result()`` raises what :meth:`save` would. Await it before the next
+            save.
+        """
+        ranks = together(group)
+        entry = self._begin(ranks, step)
+        how, saving = self._how(metadata, progress), Future[None]()
+        if ranks.are_alone:
+            how["threads"] = self._threads or 1
+            saving = checkpoint.save_async(self._store.uri(entry), state, False, **how)
+        else:
+            writer = self._writer(entry, metadata, progress)
+            saving = functions.save_async(writer, state, ranks.group)
+        done: Future[None] = Future()
+        done.set_running_or_notify_cancel()
+
+        def finish() -> None:
+            try:
+                saving.result()
+                self._finish(ranks, entry)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        # Not a daemon thread: a program that exits waits for its step.
+        threading.Thread(target=finish, name="tensorizer_ops chain").start()
+        return done
+
+    def _how(self, metadata: Metadata | None, progress: Progress | None) -> dict[str, Any]:
+        """Return the keywords of saves."""
+        return {
+            "hashes": self._hashes,
+            "threads": self._threads,
+            "options": self._store.saves,
+            "metadata": metadata,
+            "progress": progress,
+        }
+
+    def _writer(self, entry: Entry, metadata: Metadata | None, progress: Progress | None) -> Any:
+        writer = functions.writer(self._store.uri(entry), **self._how(metadata, progress))
+        writer.file_id = entry.file_id
+        return writer
+
+    def _begin(self, ranks: Together, step: int) -> Entry:
+        """List a step that is being saved: if the save does not end, the next one removes it."""
+
+        def begin() -> Entry:
+            number = _at_least("step", step, 0)
+            listing = self._store.listing_or_new()
+            listing.removed = self._store.remove(listing.removed, self._grace)
+            now = time.time()
+            listing.removed += [replace(each, since=now) for each in listing.unfinished]
+            name = f"step-{number}-{secrets.token_hex(8)}"
+            entry = Entry(number, name, 0 if ranks.are_alone else ranks.size, now)
+            listing.unfinished = [entry]
+            self._store.write(listing)
+            return entry
+
+        return ranks.first(begin)
+
+    def _finish(self, ranks: Together, entry: Entry) -> None:
+        """Verify a step if others are to be removed, and list it as saved."""
+        if self._keep is not None:
+            for _, error in ranks.each(lambda: self._store.verify(entry, ranks.share)):
+                if error is not None:
+                    raise error
+
+        def publish() -> None:
+            listing = self._store.listing()
+            if entry not in listing.unfinished:
+                raise errors.InvalidArgument(
+                    f"another process saves to {self._store.folder.label} at the same time, and "
+                    f"has removed step {entry.step}"
+                )
+            listing.unfinished.remove(entry)
+            saved = replace(entry, since=time.time(), is_verified=self._keep is not None)
+            listing.saved.append(saved)
+            if self._keep is not None:
+                _unlist(listing, self._keep)
+            self._store.write(listing)
+
+        ranks.first(publish)
+
+    # ---- loads
+
+    @checked
+    def load(
+        self,
+        state: dict[Any, Any] | None = None,
+        group: Group = None,
+        *,
+        step: int | None = None,
+        device: torch.device | str | int | None = None,
+        verify: Verify = "all",
+        threads: int = 0,
+        progress: Progress | None = None,
+    ) -> Loaded:
+        """Load the newest step that is not damaged, the same on all ranks.
+
+        A step is verified before it gets into the state; the ranks share its files. One that is
+        torn, incomplete or changed is passed over, with a warning in the log. Any other error is
+        raised: a server that is away, a wrong key, a state that the checkpoint does not fit.
+
+        In a job of ``torch.distributed``, all ranks must call this, or one with ``group=False``.
+
+        Args:
+            state: what to fill, as for :func:`tensorizer_ops.checkpoint.load`. If omitted, all of
+                the checkpoint is returned.
+            group: the ranks that load the same step; all by default.
+            step: the number of the step, if it is not to be the newest. No other is loaded.
+            device, threads, progress: as for :func:`tensorizer_ops.checkpoint.load`.
+            verify: which hashes to compare.
+
+        Returns:
+            The number of the step, the state, and the later steps that were passed over.
+
+        Raises:
+            FileNotFoundError: no step was saved there.
+            ValueError: all steps are damaged.
+        """
+        if verify == "none":
+            raise errors.InvalidArgument("verify is 'none', and the steps of a chain are verified")
+        ranks = together(group)
+        passed_over: list[PassedOver] = []
+        loaded: list[Any] = []
+
+        def check() -> None:
+            self._store.verify(entry, ranks.share, verify, threads)
+
+        def load() -> None:
+            loaded[:] = [
+                checkpoint.load(
+                    self._store.uri(entry),
+                    state,
+                    device=device,
+                    verify=verify,
+                    threads=threads,
+                    options=self._store.loads,
+                    progress=progress,
+                )
+            ]
+
+        tried: list[str] = []
+        while True:
+            entry = ranks.first(lambda: self._next(step, tried, passed_over))
+            tried.append(entry.name)
+            store = self._store
+            is_first = ranks.rank == 0
+            with lease.renewed(store.folder, entry, store.saves) if is_first else nullcontext():
+                reason = None if state is None else _damage(ranks, check)
+                reason = reason or _damage(ranks, load)
+            if reason is None:
+                return Loaded(entry.step, loaded[0], passed_over)
+            if is_first:
+                logger.warning(_DAMAGED, entry.step, store.folder.label, reason)
+            passed_over.append(PassedOver(entry.step, reason))
+
+    def _next(self, step: int | None, tried: list[str], passed_over: list[PassedOver]) -> Entry:
+        """Return the newest step that was not tried, which stays while it is read."""
+        label = self._store.folder.label
+        while True:
+            saved = self._store.listing().saved
+            numbered = [each for each in saved if step in (None, each.step)]
+            left = [each for each in numbered if each.name not in tried]
+            if left:
+                try:
+                    self._store.take(left[-1])
+                except errors.NotFound:  # it was removed meanwhile
+                    tried.append(left[-1].name)
+                    continue
+                return left[-1]
+            if passed_over:
+                reasons = "\n".join(f"step {each.step}: {each.reason}" for each in passed_over)
+                raise errors.InvalidFormat(f"no step of {label} is whole:\n{reasons}")
+            there = ", ".join(str(each.step) for each in saved) or "none"
+            which = "" if step is None else f" {step}"
+            raise errors.NotFound(f"{label} has no step{which}: it has {there}")
+
+    # ---- steps
+
+    def steps(self) -> list[Step]:
+        """Return the steps in the order of their saves; none if there is no chain."""
+        return [self._step(entry) for entry in self._store.listing_or_new().saved]
+
+    @checked
+    def prune(self, keep: int | None = None) -> list[Step]:
+        """Remove the steps before the last ones that verify, and return what was removed.
+
+        Verifies the newest step, and those that were not verified before, until there are enough.
+        If too few verify, all earlier ones stay. Only one process may call this.
+
+        Args:
+            keep: how many steps to keep; as given to the chain if omitted.
+        """
+        count = self._keep if keep is None else _at_least("keep", keep, 1)
+        if count is None:
+            raise errors.InvalidArgument("give keep=, the number of steps to keep")
+        listing = self._store.listing()
+        good = 0
+        for at in reversed(range(len(listing.saved))):
+            entry = listing.saved[at]
+            if good == count:
+                break
+            if not entry.is_verified or good == 0:
+                entry = replace(entry, is_verified=self._is_whole(entry))
+            listing.saved[at] = entry
+            good += entry.is_verified
+        removed = _unlist(listing, count)
+        self._store.write(listing)
+        listing.removed = self._store.remove(listing.removed, self._grace)
+        self._store.write(listing)
+        return [self._step(entry) for entry in removed]
+
+    def _is_whole(self, entry: Entry) -> bool:
+        try:
+            self._store.verify(entry)
+        except DAMAGE as error:
+            label = self._store.folder.label
+            logger.warning(_DAMAGED, entry.step, label, error)
+            return False
+        return True
+
+    def _step(self, entry: Entry) -> Step:
+        name = f"{self._store.folder.name.rstrip('/')}/{entry.place}"
+        return Step(entry.step, name, entry.is_verified)
+
+
+def _at_least(name: str, value: int, least: int) -> int:
+    if value < least:
+        raise errors.InvalidArgument(f"{name} is {value}, and must be at least {least}")
+    return int(value)
+
+
+def _unlist(listing: Listing, keep: int) -> list[Entry]:
+    """Take the steps before the last ``keep`` ones that were verified off the list."""
+    good, at = 0, len(listing.saved)
+    while at and good < keep:
+        at -= 1
+        good += listing.saved[at].is_verified
+    removed = [replace(each, since=time.time()) for each in listing.saved[:at]]
+    listing.removed += removed
+    del listing.saved[:at]
+    return removed
+
+
+def _damage(ranks: Together, call: Callable[[], None]) -> str | None:
+    """Call this on every rank; return the damage that one has found, or raise another error."""
+    found = [error for _, error in ranks.each(call) if error is not None]
+    for error in found:
+        if not isinstance(error, DAMAGE):
+            raise error
+    return str(found[0]) if found else None

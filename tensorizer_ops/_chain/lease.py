@@ -1,0 +1,69 @@
+"""Says that a step is being read, so that nobody removes its files."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tensorizer_ops import errors
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.sealed_text import sealed, unsealed
+from tensorizer_ops._chain.listing import Entry, logger
+from tensorizer_ops._front.inspection import metadata
+from tensorizer_ops._front.load_save import save
+
+_KEY = "tensorizer_ops.chain.read_until"
+# Seconds that a lease is valid, and after which a longer load renews it. Clocks may differ by what
+# is between.
+_VALID, _RENEWED = 1800.0, 600.0
+
+
+def take(folder: Folder, entry: Entry, options: dict[str, str]) -> bool:
+    """Say that a step is being read; return whether this may be said there."""
+    if folder.name.lower().startswith(("http://", "https://")):
+        return False
+    texts = sealed(_KEY, str(time.time() + _VALID))
+    try:
+        save(folder.uri(entry.lease), {}, options=options, metadata=texts)
+    except (errors.PermissionDenied, errors.FileError) as error:
+        if isinstance(error, errors.FileError) and error.errno not in (None, errno.EROFS):
+            raise
+        logger.debug("%s: the step can be removed while it is read", error)
+        return False
+    return True
+
+
+@contextmanager
+def renewed(folder: Folder, entry: Entry, options: dict[str, str]) -> Iterator[None]:
+    """Renew a lease until the block ends."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(_RENEWED):
+            try:
+                take(folder, entry, options)
+            except errors.Error as error:
+                logger.warning("%s: the step may be removed while it is read", error)
+
+    thread = threading.Thread(target=renew, name="tensorizer_ops lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def is_read(folder: Folder, entry: Entry, options: dict[str, str]) -> bool:
+    """Return whether somebody reads a step. A damaged lease is one that was just taken."""
+    try:
+        texts = metadata(folder.uri(entry.lease), options=options)
+        until = float(unsealed(_KEY, texts, entry.lease) or "")
+    except FileNotFoundError:
+        return False
+    except (errors.InvalidFormat, errors.HashMismatch, errors.Crypto, ValueError):
+        until = entry.since + _VALID
+    return time.time() < until

@@ -1,0 +1,142 @@
+"""The list of the steps of a chain.
+
+Two files have it, in their metadata, so one that is damaged costs nothing. Whatever else is in the
+folder is no part of the chain.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from tensorizer_ops import errors
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.sealed_text import unsealed
+from tensorizer_ops._dcp import FILE
+from tensorizer_ops._front.inspection import File
+
+logger = logging.getLogger("tensorizer_ops.checkpoint")
+
+KEY = "tensorizer_ops.chain"
+FILES = ("chain.tensors", "chain-copy.tensors")
+NAME = re.compile(r"step-[0-9]{1,19}-[0-9a-f]{16}")
+_VERSION = 1
+_MOST = 100_000  # steps in a list
+# What a damaged file raises, or one that is not there.
+DAMAGE = (
+    errors.HashMismatch,
+    errors.InvalidFormat,
+    errors.Crypto,
+    errors.NotFound,
+    errors.IsADirectory,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A step in the list."""
+
+    step: int
+    name: str  # of its folder, or of its file without the ending
+    ranks: int  # that have saved it; 0 if one process has written one file
+    since: float  # when it was listed as what it is, in seconds of time.time()
+    is_verified: bool = False
+
+    @property
+    def file(self) -> str:
+        """The file that makes it a checkpoint."""
+        return f"{self.name}/{FILE}" if self.ranks else f"{self.name}.tensors"
+
+    @property
+    def place(self) -> str:
+        return self.name if self.ranks else self.file
+
+    @property
+    def file_id(self) -> str:
+        """What the names of the files of its ranks end in."""
+        return self.name[-16:]
+
+    @property
+    def lease(self) -> str:
+        """The file that says until when it is read."""
+        return f"{self.name}-read.tensors"
+
+    def files(self) -> Iterator[str]:
+        """Yield the names of all files that it can have, first that which makes it a checkpoint."""
+        yield self.file
+        for rank in range(self.ranks):
+            yield f"{self.name}/rank-{rank}-{self.file_id}.tensors"
+        yield self.lease
+
+
+@dataclass
+class Listing:
+    """The steps of a chain."""
+
+    writes: int = 0  # of the list so far
+    saved: list[Entry] = field(default_factory=list)  # in the order of the saves
+    unfinished: list[Entry] = field(default_factory=list)  # whose save has begun
+    removed: list[Entry] = field(default_factory=list)  # whose files may still be there
+
+    def text(self) -> str:
+        return json.dumps({"version": _VERSION, **asdict(self)})
+
+
+def understood(text: str, file: str) -> Listing:
+    """Return the list in a text; raise ``errors.InvalidFormat`` for a damaged one."""
+    try:
+        found = json.loads(text)
+        version = found.pop("version")
+        if version != _VERSION:
+            raise ValueError(f"it has version {version!r:.20}, and this release reads {_VERSION}")
+        lists = {
+            each.name: [_entry(one) for one in found[each.name]] for each in fields(Listing)[1:]
+        }
+        if type(found["writes"]) is not int or sum(map(len, lists.values())) > _MOST:
+            raise ValueError("it has numbers that none has")
+        return Listing(found["writes"], **lists)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise errors.InvalidFormat(f"{file}: the list of steps is damaged: {error}") from error
+
+
+def _entry(found: Any) -> Entry:
+    entry = Entry(**found)
+    kinds = (int, str, int, float, bool)
+    for each, kind in zip(fields(entry), kinds, strict=True):
+        if type(getattr(entry, each.name)) is not kind:
+            raise TypeError(f"{each.name} is {getattr(entry, each.name)!r:.100}")
+    if not NAME.fullmatch(entry.name) or not 0 <= entry.ranks < _MOST * 10:
+        raise ValueError(f"a step is called {entry.name!r:.100}, of {entry.ranks} ranks")
+    return entry
+
+
+def read(folder: Folder, options: dict[str, str], new: bool = False) -> Listing | None:
+    """Return the newer of the two lists that is whole; ``None`` if there is none.
+
+    Raises the error of a list if none is whole. S3 denies access to objects that do not exist if a
+    key may not list the bucket: with ``new``, that is no error.
+    """
+    found: list[Listing] = []
+    problems: list[errors.Error] = []
+    for name in FILES:
+        label = f"{name!r} in {folder.label}"
+        try:
+            texts = File(folder.uri(name), options).metadata()
+            if (text := unsealed(KEY, texts, label)) is None:
+                raise errors.InvalidFormat(f"{label} has no list of steps")
+            found.append(understood(text, label))
+        except errors.NotFound:
+            pass
+        except (*DAMAGE, errors.PermissionDenied) as error:
+            problems.append(error)
+    if found:
+        for problem in problems:
+            logger.warning("%s: the other copy of the list is used", problem)
+        return max(found, key=lambda listing: listing.writes)
+    if problems and not (new and all(isinstance(e, errors.PermissionDenied) for e in problems)):
+        raise problems[0]
+    return None

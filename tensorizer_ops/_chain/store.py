@@ -1,0 +1,87 @@
+"""Where a chain is: its list, and the files of its steps."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from tensorizer_ops import errors
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.option_uses import for_loads, for_saves
+from tensorizer_ops._base.options import Options, SecretOptions
+from tensorizer_ops._base.sealed_text import sealed
+from tensorizer_ops._base.targets import Target
+from tensorizer_ops._chain import lease
+from tensorizer_ops._chain.files import remove_step, verify_step
+from tensorizer_ops._chain.listing import FILES, KEY, Entry, Listing, logger, read
+from tensorizer_ops._front.load_save import save
+
+
+class Store(NamedTuple):
+    """A folder with a chain, and the options of loads and of saves."""
+
+    folder: Folder
+    loads: SecretOptions
+    saves: SecretOptions
+
+    @classmethod
+    def at(cls, uri: Target, options: Options | None) -> Store:
+        store = cls(Folder(uri, options), for_loads(options), for_saves(options))
+        if "key" in store.loads:  # what a chain has encrypted is always authenticated
+            store.loads.setdefault("require_authenticated", "true")
+        if store.folder.path is not None:
+            store.saves.setdefault("fsync", "true")
+        return store
+
+    def uri(self, entry: Entry) -> str:
+        """Return the URI that other functions load a step from."""
+        return self.folder.uri(entry.place)
+
+    def listing(self) -> Listing:
+        """Return the list of steps; raise ``FileNotFoundError`` if there is none."""
+        found = read(self.folder, self.loads)
+        if found is None:
+            raise errors.NotFound(f"{self.folder.label} has no chain of checkpoints")
+        return found
+
+    def listing_or_new(self) -> Listing:
+        return read(self.folder, self.loads, new=True) or Listing()
+
+    def write(self, listing: Listing) -> None:
+        """Write the list, and then its copy: one of them is whole at any moment."""
+        listing.writes += 1
+        texts = sealed(KEY, listing.text())
+        for name in FILES:
+            save(self.folder.uri(name), {}, options=self.saves, metadata=texts)
+
+    def verify(
+        self, entry: Entry, share: tuple[int, int] = (0, 1), verify: str = "all", threads: int = 0
+    ) -> None:
+        """Compare the files of a step with their hashes: all, or the share of a rank."""
+        verify_step(self.folder, entry, self.loads, verify, threads, share)
+
+    def take(self, entry: Entry) -> None:
+        """Say that a step is being read, and raise ``errors.NotFound`` if it is not listed."""
+        lease.take(self.folder, entry, self.saves)
+        if entry.name not in [each.name for each in self.listing().saved]:
+            raise errors.NotFound(f"step {entry.step} of {self.folder.label} was just removed")
+
+    def remove(self, removed: list[Entry], grace: int) -> list[Entry]:
+        """Remove the files of steps, and return those that stay for now.
+
+        A step that is being read stays, and one that was removed less than ``grace`` seconds ago.
+        """
+        staying = []
+        for entry in removed:
+            try:
+                if entry.since + grace > time.time() or self._is_read(entry):
+                    staying.append(entry)
+                else:
+                    remove_step(self.folder, entry)
+            except errors.Error as error:
+                logger.warning("step %d stays on disk for now: %s", entry.step, error)
+                staying.append(entry)
+        return staying
+
+    def _is_read(self, entry: Entry) -> bool:
+        return lease.is_read(self.folder, entry, self.loads)
