@@ -21,8 +21,8 @@
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
 #   make coverage  measures which lines the tests run, and lists the others
 #   make kills   kills saves of several files before every system call
-#   make simulate  lets the power fail after every call of saves, and every call fail, and loads and
-#                saves over simulated wires with faults, from the SEEDS 1-1000000
+#   make simulate  lets the power fail after every call of saves, and every call fail, loads and saves
+#                over simulated wires with faults, from the SEEDS 1-1000000, and breaks checkpoints
 #   make planted   plants bugs one by one, and checks that the simulation of wires finds each
 #   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -166,7 +166,8 @@ kills: build $(STAMPS)/test
 simulate: build $(STAMPS)/test | test-packages
 	@tools/cpp_build.sh tests --target simulate
 	@build/tests/simulate $(SEEDS)
-	@POWER_STATES=all $(BIN)/python -m pytest -q tests/api/test_power_failures.py
+	@POWER_STATES=all CHAIN_TRIALS=1000 $(BIN)/python -m pytest -q tests/api/test_power_failures.py \
+		tests/api/test_chain_faults.py tests/remote/test_chain_stores.py
 
 planted: $(STAMPS)/build | test-packages
 	@$(BIN)/python tools/planted.py

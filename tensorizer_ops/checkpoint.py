@@ -20,10 +20,10 @@ from tensorizer_ops._base.nested import (
     naming_damage,
     own_states,
     rebuilt,
+    refuse_key,
 )
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
-from tensorizer_ops._base.sealed_text import refuse_key, sealed, unsealed
 from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
 from tensorizer_ops._chain.together import given_group, is_alone
 from tensorizer_ops._dcp import FILE, KEY
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tensorizer_ops._chain.chain import Chain
+    from tensorizer_ops._chain.chain import Chain, Loaded, PassedOver, Step
     from tensorizer_ops._dcp.hugging_face import HuggingFaceStorageReader, HuggingFaceStorageWriter
     from tensorizer_ops._dcp.planners import JsonLoadPlanner, JsonSavePlanner
     from tensorizer_ops._dcp.storage import TensorizerStorageReader, TensorizerStorageWriter
@@ -49,6 +49,9 @@ __all__ = [
     "HuggingFaceStorageWriter",
     "JsonLoadPlanner",
     "JsonSavePlanner",
+    "Loaded",
+    "PassedOver",
+    "Step",
     "TensorizerStorageReader",
     "TensorizerStorageWriter",
     "consolidate",
@@ -60,6 +63,9 @@ __all__ = [
 # Imported on first use, because torch.distributed.checkpoint takes long to import.
 _LATER = {
     "Chain": "_chain.chain",
+    "Loaded": "_chain.chain",
+    "PassedOver": "_chain.chain",
+    "Step": "_chain.chain",
     "HuggingFaceStorageReader": "_dcp.hugging_face",
     "HuggingFaceStorageWriter": "_dcp.hugging_face",
     "JsonLoadPlanner": "_dcp.planners",
@@ -300,12 +306,11 @@ def _text_of(reader: Reader, where: str) -> str:
         ) from error
     if KEY in texts:
         raise errors.InvalidFormat(f"{where} lists the files of many ranks: give its folder")
-    text = unsealed(METADATA_KEY, texts, where)
-    if text is None:
+    if METADATA_KEY not in texts:
         raise errors.InvalidFormat(
             f"{where} has tensors and no nested state: load it with tensorizer_ops.load()"
         )
-    return text
+    return texts[METADATA_KEY]
 
 
 def _many_ranks() -> Any:
@@ -319,7 +324,7 @@ def _parts(
     tensors, text = flattened(own_states(state))
     kept = texts_of(metadata) or {}
     refuse_key(kept, METADATA_KEY)
-    return tensors, kept | sealed(METADATA_KEY, text)
+    return tensors, {**kept, METADATA_KEY: text}
 
 
 def _is_folder(uri: Source, options: Options | None) -> bool:

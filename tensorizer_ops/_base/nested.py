@@ -105,6 +105,12 @@ def refuse_meta(tensor: torch.Tensor, *path: object) -> None:
         )
 
 
+def refuse_key(metadata: Mapping[str, str], key: str) -> None:
+    """Raise if texts to store have the key under which a save stores the state."""
+    if key in metadata:
+        raise errors.InvalidArgument(f"the metadata has {key!r}, which holds the state")
+
+
 def refuse_collisions(keys: Sequence[Any]) -> None:
     """Raise for keys of a dict that are made to take long."""
     if len(keys) - len(set(map(hash, keys))) > _MOST_COLLISIONS:

@@ -21,7 +21,7 @@ from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
-from tensorizer_ops._chain.listing import DAMAGE, Entry, Listing, logger
+from tensorizer_ops._chain.listing import Entry, Listing, is_damage, logger
 from tensorizer_ops._chain.store import Store
 from tensorizer_ops._chain.together import Together, together
 from tensorizer_ops._dcp import functions
@@ -292,13 +292,21 @@ class Chain:
             store = self._store
             is_first = ranks.rank == 0
             with lease.renewed(store.folder, entry, store.saves) if is_first else nullcontext():
-                reason = None if state is None else _damage(ranks, check)
-                reason = reason or _damage(ranks, load)
+                reason = None if state is None else self._damage(ranks, check)
+                reason = reason or self._damage(ranks, load)
             if reason is None:
                 return Loaded(entry.step, loaded[0], passed_over)
             if is_first:
                 logger.warning(_DAMAGED, entry.step, store.folder.label, reason)
             passed_over.append(PassedOver(entry.step, reason))
+
+    def _damage(self, ranks: Together, call: Callable[[], None]) -> str | None:
+        """Call this on every rank; return the damage that one has found, or raise another error."""
+        found = [error for _, error in ranks.each(call) if error is not None]
+        for error in found:
+            if not is_damage(error, self._store.loads):
+                raise error
+        return str(found[0]) if found else None
 
     def _next(self, step: int | None, tried: list[str], passed_over: list[PassedOver]) -> Entry:
         """Return the newest step that was not tried, which stays while it is read."""
@@ -359,9 +367,11 @@ class Chain:
     def _is_whole(self, entry: Entry) -> bool:
         try:
             self._store.verify(entry)
-        except DAMAGE as error:
+        except errors.Error as error:
+            if not is_damage(error, self._store.loads):
+                raise
             label = self._store.folder.label
-            logger.warning(_DAMAGED, entry.step, label, error)
+            logger.warning(_DAMAGED, entry.step, label, str(error))
             return False
         return True
 
@@ -386,12 +396,3 @@ def _unlist(listing: Listing, keep: int) -> list[Entry]:
     listing.removed += removed
     del listing.saved[:at]
     return removed
-
-
-def _damage(ranks: Together, call: Callable[[], None]) -> str | None:
-    """Call this on every rank; return the damage that one has found, or raise another error."""
-    found = [error for _, error in ranks.each(call) if error is not None]
-    for error in found:
-        if not isinstance(error, DAMAGE):
-            raise error
-    return str(found[0]) if found else None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.sealed_text import unsealed
-from tensorizer_ops._chain.listing import Entry
+from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, read, read_one
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._front.inspection import File
 
@@ -43,9 +44,9 @@ def files_of_ranks(folder: Folder, place: str, options: dict[str, str]) -> list[
     """Return the names of the files of a checkpoint of many ranks, in a folder in the folder."""
     name = f"{place}/{FILE}" if place else FILE
     label = f"{name!r} in {folder.label}"
-    text = unsealed(KEY, File(folder.below(name), options).metadata(), label)
+    texts = File(folder.below(name), options).metadata()
     try:
-        files: list[str] = json.loads(text or "")["files"]
+        files: list[str] = json.loads(texts[KEY])["files"]
         if not all(map(DATA_FILE.fullmatch, files)):
             raise ValueError("it names what is no file of a rank")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -63,6 +64,29 @@ def verify_file_of_rank(
             f"{name!r} in {folder.label} is not the file that a rank has saved under this name"
         )
     file.verify(verify, threads)
+
+
+def checks_of(
+    folder: Folder, options: dict[str, str], verify: str, threads: int
+) -> dict[str, Callable[[], object]]:
+    """Return what verifies each part of a chain, or of a checkpoint of many ranks, by its name.
+
+    Nothing is returned if the folder is neither.
+    """
+    how = (options, verify, threads)
+    checks: dict[str, Callable[[], object]] = {}
+    if any(map(folder.has, FILES)):
+        for name in FILES:
+            checks[name] = partial(read_one, folder, name, options)
+        with contextlib.suppress(*DAMAGE):  # which the checks of the lists will say
+            for entry in (read(folder, options) or Listing()).saved:
+                checks[entry.place] = partial(verify_step, folder, entry, *how)
+    elif folder.has(FILE):
+        checks[FILE] = partial(files_of_ranks, folder, "", options)
+        with contextlib.suppress(*DAMAGE):
+            for file in files_of_ranks(folder, "", options):
+                checks[file] = partial(verify_file_of_rank, folder, file, *how)
+    return checks
 
 
 def remove_step(folder: Folder, entry: Entry) -> None:

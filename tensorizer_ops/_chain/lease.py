@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.sealed_text import sealed, unsealed
 from tensorizer_ops._chain.listing import Entry, logger
 from tensorizer_ops._front.inspection import metadata
 from tensorizer_ops._front.load_save import save
@@ -25,13 +24,13 @@ def take(folder: Folder, entry: Entry, options: dict[str, str]) -> bool:
     """Say that a step is being read; return whether this may be said there."""
     if folder.name.lower().startswith(("http://", "https://")):
         return False
-    texts = sealed(_KEY, str(time.time() + _VALID))
+    texts = {_KEY: str(time.time() + _VALID)}
     try:
         save(folder.uri(entry.lease), {}, options=options, metadata=texts)
     except (errors.PermissionDenied, errors.FileError) as error:
         if isinstance(error, errors.FileError) and error.errno not in (None, errno.EROFS):
             raise
-        logger.debug("%s: the step can be removed while it is read", error)
+        logger.debug("%s: the step can be removed while it is read", str(error))
         return False
     return True
 
@@ -46,7 +45,7 @@ def renewed(folder: Folder, entry: Entry, options: dict[str, str]) -> Iterator[N
             try:
                 take(folder, entry, options)
             except errors.Error as error:
-                logger.warning("%s: the step may be removed while it is read", error)
+                logger.warning("%s: the step may be removed while it is read", str(error))
 
     thread = threading.Thread(target=renew, name="tensorizer_ops lease", daemon=True)
     thread.start()
@@ -60,10 +59,9 @@ def renewed(folder: Folder, entry: Entry, options: dict[str, str]) -> Iterator[N
 def is_read(folder: Folder, entry: Entry, options: dict[str, str]) -> bool:
     """Return whether somebody reads a step. A damaged lease is one that was just taken."""
     try:
-        texts = metadata(folder.uri(entry.lease), options=options)
-        until = float(unsealed(_KEY, texts, entry.lease) or "")
+        until = float(metadata(folder.uri(entry.lease), options=options)[_KEY])
     except FileNotFoundError:
         return False
-    except (errors.InvalidFormat, errors.HashMismatch, errors.Crypto, ValueError):
+    except (errors.Crypto, KeyError, ValueError):
         until = entry.since + _VALID
     return time.time() < until

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.sealed_text import unsealed
 from tensorizer_ops._dcp import FILE
 from tensorizer_ops._front.inspection import File
 
+# Give it texts: an error in a record keeps files open.
 logger = logging.getLogger("tensorizer_ops.checkpoint")
 
 KEY = "tensorizer_ops.chain"
@@ -114,6 +114,24 @@ def _entry(found: Any) -> Entry:
     return entry
 
 
+def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
+    """Return whether an error of a step says that it is damaged, and not that it cannot be read.
+
+    A key has authenticated the list, so it is not wrong. Without one, Crypto says that one is
+    needed.
+    """
+    return isinstance(error, DAMAGE) and ("key" in options or not isinstance(error, errors.Crypto))
+
+
+def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:
+    """Return the list in one of the two files."""
+    label = f"{name!r} in {folder.label}"
+    texts = File(folder.uri(name), options).metadata()
+    if KEY not in texts:
+        raise errors.InvalidFormat(f"{label} has no list of steps")
+    return understood(texts[KEY], label)
+
+
 def read(folder: Folder, options: dict[str, str], new: bool = False) -> Listing | None:
     """Return the newer of the two lists that is whole; ``None`` if there is none.
 
@@ -123,19 +141,15 @@ def read(folder: Folder, options: dict[str, str], new: bool = False) -> Listing 
     found: list[Listing] = []
     problems: list[errors.Error] = []
     for name in FILES:
-        label = f"{name!r} in {folder.label}"
         try:
-            texts = File(folder.uri(name), options).metadata()
-            if (text := unsealed(KEY, texts, label)) is None:
-                raise errors.InvalidFormat(f"{label} has no list of steps")
-            found.append(understood(text, label))
+            found.append(read_one(folder, name, options))
         except errors.NotFound:
             pass
         except (*DAMAGE, errors.PermissionDenied) as error:
             problems.append(error)
     if found:
         for problem in problems:
-            logger.warning("%s: the other copy of the list is used", problem)
+            logger.warning("%s: the other copy of the list is used", str(problem))
         return max(found, key=lambda listing: listing.writes)
     if problems and not (new and all(isinstance(e, errors.PermissionDenied) for e in problems)):
         raise problems[0]

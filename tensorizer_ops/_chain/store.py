@@ -9,7 +9,6 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions
-from tensorizer_ops._base.sealed_text import sealed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
 from tensorizer_ops._chain.files import remove_step, verify_step
@@ -50,7 +49,7 @@ class Store(NamedTuple):
     def write(self, listing: Listing) -> None:
         """Write the list, and then its copy: one of them is whole at any moment."""
         listing.writes += 1
-        texts = sealed(KEY, listing.text())
+        texts = {KEY: listing.text()}
         for name in FILES:
             save(self.folder.uri(name), {}, options=self.saves, metadata=texts)
 
@@ -79,7 +78,7 @@ class Store(NamedTuple):
                 else:
                     remove_step(self.folder, entry)
             except errors.Error as error:
-                logger.warning("step %d stays on disk for now: %s", entry.step, error)
+                logger.warning("step %d stays on disk for now: %s", entry.step, str(error))
                 staying.append(entry)
         return staying
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.progress import reported
+from tensorizer_ops._base.tables import safe
+from tensorizer_ops._chain.files import checks_of
+from tensorizer_ops._chain.listing import DAMAGE
 from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import is_encrypted, reading
 from tensorizer_ops._cli.output import bar, green, name_of
@@ -14,26 +22,65 @@ from tensorizer_ops._cli.parsers import DIFFERENT
 from tensorizer_ops._front.inspection import File
 
 
+class _Check(NamedTuple):
+    """Something to verify."""
+
+    run: Callable[[], str]  # returns the name of it
+    finds_damage: Callable[[errors.Error], bool]  # whether an error says that it has changed
+
+
 def verify(given: Namespace) -> int:
     """Verify all files, and go on after one that is damaged. A file that ends too soon is, too."""
     options = reading(given)
     worst = 0
     for uri in given.uri:
-        try:
-            file = File(uri, options)
-            file.verify(given.verify, given.threads, bar(given.quiet, uri))
-        except errors.Error as error:
-            report(error, given.verbose)
-            damaged = isinstance(error, errors.InvalidFormat) or (
-                isinstance(error, errors.Crypto)
-                and "key" in options
-                and _is_encrypted(uri, options)
-            )
-            worst = max(worst, DIFFERENT if damaged else status_of(error))
-        else:
-            if not given.quiet:
-                print(f"{name_of(file)}: {green('OK')}")
+        for check in _checkpoint(uri, given, options) or [_file(uri, given, options)]:
+            try:
+                name = check.run()
+            except errors.Error as error:
+                report(error, given.verbose)
+                worst = max(worst, DIFFERENT if check.finds_damage(error) else status_of(error))
+            else:
+                if not given.quiet:
+                    print(f"{name}: {green('OK')}")
     return worst
+
+
+def _file(uri: str, given: Namespace, options: dict[str, str]) -> _Check:
+    def run() -> str:
+        file = File(uri, options)
+        file.verify(given.verify, given.threads, bar(given.quiet, uri))
+        return name_of(file)
+
+    def finds_damage(error: errors.Error) -> bool:
+        return isinstance(error, errors.InvalidFormat) or (
+            isinstance(error, errors.Crypto) and "key" in options and _is_encrypted(uri, options)
+        )
+
+    return _Check(run, finds_damage)
+
+
+def _checkpoint(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
+    """Return what to verify of a chain of checkpoints, or of one; nothing for other places."""
+    if uri.partition("?")[0].endswith((".tensors", ".safetensors")) or uri.startswith("fd:"):
+        return []
+    try:
+        folder = Folder(uri, options)
+        if folder.path is not None and not os.path.isdir(folder.path):
+            return []
+        found = checks_of(folder, options, given.verify, given.threads or 0)
+    except errors.Error:  # as the error for a file will say
+        return []
+    place = folder.name.rstrip("/")
+
+    def run(name: str, check: Callable[[], object]) -> str:
+        check()
+        return safe(f"{place}/{name}")
+
+    def is_damage(error: errors.Error) -> bool:
+        return isinstance(error, DAMAGE)
+
+    return [_Check(partial(run, name, check), is_damage) for name, check in found.items()]
 
 
 def _is_encrypted(uri: str, options: dict[str, str]) -> bool:

@@ -18,7 +18,6 @@ from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.nested import METADATA_KEY, flattened, naming_damage
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_text, bytes_of
 from tensorizer_ops._base.progress import Bar, Progress
-from tensorizer_ops._base.sealed_text import sealed, without
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._dcp import FILE, KEY
 from tensorizer_ops._dcp.paths import nested
@@ -100,11 +99,11 @@ def consolidate(
     saved = _Saved(uri, verify, threads, source_options)
     tensors, text = _state_of(saved, label(uri))
     texts = texts_of(Folder(uri, source_options).uri(FILE), options=source_options)
-    texts = without(KEY, texts)
+    del texts[KEY]
     if form == "safetensors":
         texts = {"format": "pt", **texts}
     elif not prefix:
-        texts |= sealed(METADATA_KEY, text)
+        texts[METADATA_KEY] = text
     chosen = {n.removeprefix(prefix): one for n, one in tensors.items() if n.startswith(prefix)}
     if prefix and not chosen:
         raise nothing_matches("prefix", prefix, list(tensors))

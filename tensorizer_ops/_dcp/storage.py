@@ -27,7 +27,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.nested import DAMAGE, damage, refuse_meta
+from tensorizer_ops._base.nested import DAMAGE, damage, refuse_key, refuse_meta
 from tensorizer_ops._base.options import (
     Hashes,
     Metadata as Texts,
@@ -37,7 +37,6 @@ from tensorizer_ops._base.options import (
     texts_of as as_texts,
 )
 from tensorizer_ops._base.progress import Progress
-from tensorizer_ops._base.sealed_text import refuse_key, sealed, unsealed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.description import Place, Places, described, understood
@@ -200,7 +199,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         """Write what lists the files of all ranks: from here on, this is the checkpoint."""
         places = {one.index: one.storage_data for of_rank in results for one in of_rank}
         self._check_files({place.file for place in places.values()})
-        self._save(FILE, {}, 1, self._metadata | sealed(KEY, described(metadata, places)))
+        self._save(FILE, {}, 1, {**self._metadata, KEY: described(metadata, places)})
         folder = self._folder().path
         if folder is not None:
             _delete_others(Path(folder), {place.file for place in places.values()})
@@ -282,8 +281,7 @@ class TensorizerStorageReader(_Place, StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the checkpoint."""
         folder = self._folder()
-        texts = texts_of(folder.uri(FILE), options=self._options)
-        text = unsealed(KEY, texts, f"{FILE!r} in {folder.label}")
+        text = texts_of(folder.uri(FILE), options=self._options).get(KEY)
         if text is None:
             raise errors.InvalidFormat(f"{FILE!r} in {folder.label} lists no files of a checkpoint")
         try:

@@ -16,7 +16,6 @@ from support.folders import save_folder
 from support.ranks import run_ranks
 from support.samples import assert_same, same
 from tensorizer_ops import checkpoint, errors
-from tensorizer_ops._base.sealed_text import sealed
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -220,7 +219,7 @@ def test_hostile_paths(tmp_path: Path, paths: Any, text: str) -> None:
     entries = json.dumps(encoded(paths))
     listed["planner"] = entries
     tensorizer_ops.save(
-        tmp_path / "checkpoint.tensors", {}, metadata=written | sealed(key, json.dumps(listed))
+        tmp_path / "checkpoint.tensors", {}, metadata={**written, key: json.dumps(listed)}
     )
     with pytest.raises(errors.InvalidFormat, match=f"the nested state is damaged: .*{text}"):
         checkpoint.load(tmp_path)

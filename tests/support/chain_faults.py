@@ -21,7 +21,7 @@ import torch._dynamo  # which the forks would import
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
 
-from support.process import fork, wait
+from support.process import fork
 from tensorizer_ops import errors
 from tensorizer_ops.checkpoint import Chain
 

@@ -26,6 +26,7 @@ import tensorizer_ops
 from support.disk_states import read_tree, states, take_log, write_tree
 from support.killed_saves import Found, found_by
 from support.process import fork, wait
+from tensorizer_ops.checkpoint import Chain
 
 OLD, NEW = 1, 2
 SYNCED = {"fsync": "true"}
@@ -85,6 +86,15 @@ def save_checkpoint(value: int) -> Callable[[Path], None]:
 
 def load_checkpoint(root: Path) -> dict[str, torch.Tensor]:
     loaded: dict[str, torch.Tensor] = tensorizer_ops.checkpoint.load(root / "step", verify="all")
+    return loaded
+
+
+def save_step(value: int) -> Callable[[Path], None]:
+    return lambda root: Chain(root / "run", keep=1, grace=0).save(value, model(value))
+
+
+def load_step(root: Path) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = Chain(root / "run").load().state
     return loaded
 
 
@@ -157,6 +167,7 @@ CASES = {
     "checkpoint of two ranks, fsync": Case(
         save_ranks(OLD), save_ranks(NEW), load_checkpoint, breaks=False
     ),
+    "chain of checkpoints": Case(save_step(OLD), save_step(NEW), load_step),
     "model of transformers, fsync": Case(save_model(OLD), save_model(NEW), load_model),
 }
 
@@ -245,8 +256,9 @@ def left_out_syncs(work: Path, _: str) -> int:
     """Leave out the last sync of each kind of saves that promise them: each must be missed."""
     missed = 0
     for name, case in CASES.items():
-        # The last file of a model of transformers is the same before and after.
-        if case.may_be_damaged or case.load is load_model:
+        # The last file of a model of transformers is the same before and after, and the last two of
+        # a chain are copies.
+        if case.may_be_damaged or case.load in (load_model, load_step):
             continue
         prepare(case, work / "root")
         kinds = [call[0] for call, _ in record(case, work / "root")]

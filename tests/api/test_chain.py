@@ -1,0 +1,349 @@
+"""Chains of checkpoints of one process, on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.samples import same
+from tensorizer_ops import checkpoint, errors
+from tensorizer_ops.checkpoint import Chain
+
+KEY = "tensorizer_ops.chain"
+LISTS = ("chain.tensors", "chain-copy.tensors")
+
+
+def state_of(step: int) -> dict[str, Any]:
+    return {"w": torch.full((500,), float(step)), "step": step, "lr": [step / 7]}
+
+
+def chain_of(root: Path, *steps: int, **how: Any) -> Chain:
+    chain = Chain(root, **({"grace": 0} | how))
+    for step in steps:
+        chain.save(step, state_of(step))
+    return chain
+
+
+def numbers(chain: Chain) -> list[int]:
+    return [each.step for each in chain.steps()]
+
+
+def files(root: Path) -> set[str]:
+    """Returns the names of the files of steps."""
+    return {path.name.split("-")[1] for path in root.glob("step-*") if "-read" not in path.name}
+
+
+def flip(uri: str, at: int = -100) -> None:
+    path = Path(uri)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def edit(root: Path, change: Any) -> None:
+    """Changes the list of steps, as JSON, in both files."""
+    listed = json.loads(tensorizer_ops.metadata(root / LISTS[0])[KEY])
+    change(listed)
+    for name in LISTS:
+        tensorizer_ops.save(root / name, {}, metadata={KEY: json.dumps(listed)})
+
+
+def test_the_newest_step_is_loaded(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path / "run", 10, 20)
+    found = chain.load()
+    assert (found.step, found.passed_over) == (20, [])
+    assert same(found.state["w"], state_of(20)["w"])
+    state = state_of(0)
+    assert Chain(tmp_path / "run").load(state).state is state
+    assert same(state["w"], state_of(20)["w"])
+    assert (state["step"], state["lr"]) == (20, [20 / 7])
+    for step in chain.steps():
+        assert checkpoint.load(step.uri)["step"] == step.step
+        assert not step.is_verified
+
+
+def test_a_chosen_step(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 10, 20)
+    assert chain.load(step=10).step == 10
+    with pytest.raises(FileNotFoundError, match="has no step 15: it has 10, 20"):
+        chain.load(step=15)
+    flip(chain.steps()[1].uri)
+    with pytest.raises(errors.InvalidFormat, match=r"no step of .* is whole:\nstep 20: .*SHA-256"):
+        chain.load(step=20)
+
+
+def test_damaged_steps_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chain = chain_of(tmp_path, 1, 2, 3, 4)
+    places = [Path(each.uri) for each in chain.steps()]
+    flip(str(places[3]))
+    places[2].write_bytes(places[2].read_bytes()[:-1000])
+    places[1].unlink()
+    state = state_of(0)
+    found = chain.load(state)
+    assert (found.step, state["step"]) == (1, 1)
+    assert [each.step for each in found.passed_over] == [4, 3, 2]
+    for over, text in zip(found.passed_over, ("SHA-256", "truncated", "No such file"), strict=True):
+        assert text in over.reason
+        assert over.reason in caplog.text
+    assert chain.load().step == 1
+    flip(str(places[0]))
+    untouched = state_of(0)
+    with pytest.raises(errors.InvalidFormat, match=r"(?s)no step of .*step 4: .*step 1: "):
+        chain.load(untouched)
+    assert same(untouched["w"], state_of(0)["w"])
+
+
+def test_only_damage_is_passed_over(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1, 2)
+    with pytest.raises(RuntimeError, match="more"):
+        chain.load({**state_of(0), "more": torch.zeros(1)})
+    newest = Path(chain.steps()[1].uri)
+    newest.unlink()
+    newest.symlink_to(newest.name)
+    with pytest.raises(OSError, match="symbolic links"):
+        chain.load(state_of(0))
+
+
+@pytest.mark.parametrize("damaged", LISTS)
+def test_a_list_that_is_damaged_costs_nothing(
+    tmp_path: Path, damaged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain = chain_of(tmp_path, 1, 2)
+    flip(str(tmp_path / damaged), 200)
+    assert numbers(chain) == [1, 2]
+    assert "the other copy of the list is used" in caplog.text
+    (tmp_path / damaged).unlink()
+    assert numbers(chain) == [1, 2]
+    chain.save(3, state_of(3))
+    (tmp_path / LISTS[1 - LISTS.index(damaged)]).unlink()
+    assert numbers(chain) == [1, 2, 3]
+
+
+def test_the_newer_list_counts(tmp_path: Path) -> None:
+    """A save may die between the two."""
+    chain = chain_of(tmp_path, 1)
+    older = (tmp_path / LISTS[1]).read_bytes()
+    chain.save(2, state_of(2))
+    (tmp_path / LISTS[1]).write_bytes(older)
+    assert numbers(chain) == [1, 2]
+
+
+def test_no_list(tmp_path: Path) -> None:
+    chain = Chain(tmp_path / "run")
+    assert chain.steps() == []
+    for call in (chain.load, lambda: chain.prune(1)):
+        with pytest.raises(FileNotFoundError, match="run' has no chain of checkpoints"):
+            call()
+    chain.save(1, state_of(1))
+    for name in LISTS:
+        flip(str(tmp_path / "run" / name), 200)
+    for call in (chain.load, chain.steps, lambda: chain.prune(1), lambda: chain.save(2, {})):
+        with pytest.raises((errors.InvalidFormat, errors.HashMismatch), match=LISTS[0]):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda found: found.pop("saved"), "'saved'"),
+        (lambda found: found.update(version=2), "version 2, and this release reads 1"),
+        (lambda found: found["saved"][0].update(name="../../etc"), "is called '../../etc'"),
+        (lambda found: found["saved"][0].update(name="step-1-0123456789abcde/"), "is called"),
+        (lambda found: found["saved"][0].update(ranks=1 << 40), "ranks"),
+        (lambda found: found["saved"][0].update(step="1"), "step is '1'"),
+        (lambda found: found["saved"][0].update(more=1), "more"),
+        (lambda found: found.update(writes=1.5), "numbers"),
+        (lambda found: found.update(saved=5), "not iterable"),
+    ],
+    ids=range(9),
+)
+def test_hostile_lists(tmp_path: Path, change: Any, text: str) -> None:
+    chain = chain_of(tmp_path, 1)
+    edit(tmp_path, change)
+    with pytest.raises(errors.InvalidFormat, match=f"chain.tensors' .*: the list .*{text}"):
+        chain.load()
+
+
+def test_keep(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1, 2, 3, 4, keep=2)
+    assert [(each.step, each.is_verified) for each in chain.steps()] == [(3, True), (4, True)]
+    assert files(tmp_path) == {"2", "3", "4"}  # the next save removes step 2
+    chain.save(5, state_of(5))
+    assert files(tmp_path) == {"3", "4", "5"}
+
+
+def test_steps_that_do_not_verify_do_not_count(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1, 2, 3, 4)
+    flip(chain.steps()[3].uri)
+    flip(chain.steps()[1].uri)
+    assert [each.step for each in chain.prune(2)] == []
+    assert [(each.step, each.is_verified) for each in chain.steps()] == [
+        (1, True),
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
+    assert [each.step for each in chain.prune(1)] == [1, 2]
+    assert numbers(chain) == [3, 4]
+    assert files(tmp_path) == {"3", "4"}
+    flip(chain.steps()[0].uri)  # it was verified, and is the last one
+    assert chain.prune(1) == []
+    assert numbers(chain) == [3, 4]
+
+
+def test_what_was_saved_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = chain_of(tmp_path, 1, keep=1)
+    save = checkpoint.save
+
+    def save_badly(uri: str, *given: Any, **how: Any) -> None:
+        save(uri, *given, **how)
+        flip(uri)
+
+    monkeypatch.setattr(checkpoint, "save", save_badly)
+    with pytest.raises(errors.HashMismatch):
+        chain.save(2, state_of(2))
+    monkeypatch.undo()
+    assert numbers(chain) == [1]
+    chain.save(3, state_of(3))
+    chain.save(4, state_of(4))
+    assert numbers(chain) == [4]
+    assert files(tmp_path) == {"3", "4"}
+
+
+def test_what_a_save_has_left_is_removed(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1)
+
+    def fail(done: int, total: int) -> None:
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        chain.save(2, state_of(2), progress=fail)
+    listed = json.loads(tensorizer_ops.metadata(tmp_path / LISTS[0])[KEY])["unfinished"]
+    left = tmp_path / f"{listed[0]['name']}.tensors"
+    left.write_bytes(b"a part of it")
+    assert numbers(chain) == [1]
+    chain.save(3, state_of(3))
+    chain.save(4, state_of(4))
+    assert not left.exists()
+
+
+def test_a_step_that_is_read_stays(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1, 2, 3)
+    chain.load(step=1)
+    assert [each.step for each in chain.prune(1)] == [1, 2]
+    assert files(tmp_path) == {"1", "3"}
+    (lease,) = tmp_path.glob("step-1-*-read.tensors")
+    tensorizer_ops.save(lease, {}, metadata={f"{KEY}.read_until": str(time.time() - 1)})
+    chain.prune(1)
+    assert files(tmp_path) == {"3"}
+    assert not lease.exists()
+
+
+def test_grace(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1, 2, grace=3600)
+    assert [each.step for each in chain.prune(1)] == [1]
+    assert files(tmp_path) == {"1", "2"}
+
+    def an_hour_ago(listed: Any) -> None:
+        listed["removed"][0]["since"] -= 3600
+
+    edit(tmp_path, an_hour_ago)
+    assert chain.prune(1) == []
+    assert files(tmp_path) == {"2"}
+
+
+def test_a_step_that_is_removed_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease comes too late: the list says so."""
+    chain = chain_of(tmp_path, 1, 2)
+    other = Chain(tmp_path, grace=0)
+    from tensorizer_ops._chain import lease
+
+    take = lease.take
+
+    def save_and_prune(*given: Any) -> bool:
+        monkeypatch.undo()
+        other.save(3, state_of(3))
+        other.prune(1)
+        return take(*given)
+
+    monkeypatch.setattr(lease, "take", save_and_prune)
+    assert chain.load(state_of(0)).step == 3
+
+
+def test_two_that_save_at_the_same_time(tmp_path: Path) -> None:
+    chain, other = chain_of(tmp_path, 1), Chain(tmp_path)
+    saved: list[int] = []
+
+    def save_too(done: int, total: int) -> None:
+        if not saved:
+            saved.append(3)
+            other.save(3, state_of(3))
+
+    with pytest.raises(errors.InvalidArgument, match=r"another process saves to .* at"):
+        chain.save(2, state_of(2), progress=save_too)
+    assert numbers(chain) == [1, 3]
+
+
+def test_going_back(tmp_path: Path) -> None:
+    """The newest step is the one that was saved last."""
+    chain = chain_of(tmp_path, 10, 20)
+    assert chain.load(step=10).step == 10
+    chain.save(15, state_of(15))
+    assert chain.load().step == 15
+    chain.save(20, {"again": 1})
+    assert chain.load(step=20).state == {"again": 1}
+
+
+def test_in_the_background(tmp_path: Path) -> None:
+    chain, state = Chain(tmp_path, keep=1, grace=0), state_of(1)
+    saving = chain.save_async(1, state, metadata={"run": "a"})
+    state["w"] += 1
+    saving.result()
+    found = chain.load()
+    assert same(found.state["w"], state_of(1)["w"])
+    assert tensorizer_ops.metadata(chain.steps()[0].uri)["run"] == "a"
+    with pytest.raises(TypeError, match="which only pickle could save"):
+        chain.save_async(2, {"x": object()}).result()
+    assert numbers(chain) == [1]
+
+
+def test_encrypted(tmp_path: Path) -> None:
+    tensorizer_ops.keys.add("chain", passphrase="one")
+    tensorizer_ops.keys.add("other", passphrase="two")
+    options = {"key": "named:chain", "kdf": "interactive"}
+    chain = chain_of(tmp_path, 1, 2, keep=2, options=options)
+    assert chain.load().step == 2
+    with pytest.raises(errors.Crypto, match=r"chain\.tensors.*wrong key"):
+        Chain(tmp_path, options={"key": "named:other"}).load()
+    with pytest.raises(errors.Crypto, match=r"step-2-.*no key was given"):
+        Chain(tmp_path).load()
+    flip(chain.steps()[1].uri)
+    assert chain.load(state_of(0)).step == 1
+
+
+def test_arguments(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidArgument, match="hashes is 'none'"):
+        Chain(tmp_path, hashes="none")
+    with pytest.raises(errors.InvalidArgument, match="keep is 0, and must be at least 1"):
+        Chain(tmp_path, keep=0)
+    chain = chain_of(tmp_path, 1)
+    with pytest.raises(errors.InvalidArgument, match="verify is 'none'"):
+        chain.load(verify="none")
+    with pytest.raises(errors.InvalidArgument, match="step is -1, and must be at least 0"):
+        chain.save(-1, {})
+    with pytest.raises(errors.InvalidArgument, match="give keep="):
+        chain.prune()
+    assert repr(chain) == f"<tensorizer_ops.checkpoint.Chain: '{tmp_path}'>"
+
+
+def test_the_log_has_a_name_of_its_own() -> None:
+    assert logging.getLogger("tensorizer_ops.checkpoint").parent is logging.getLogger()

@@ -1,0 +1,86 @@
+"""Chains of checkpoints of four ranks: all load the same step, or none does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.ranks import run_ranks
+
+PREPARE = """
+from pathlib import Path
+from support.chain_faults import state_of, step_of
+from tensorizer_ops import errors
+from tensorizer_ops.checkpoint import Chain
+root = Path(given[0])
+chain = Chain(root, keep=3, grace=0)
+
+def files(step):
+    return sorted((next(root.glob(f"step-{step}-*"))).iterdir())
+
+def outcome(call):
+    try:
+        return call()
+    except BaseException as error:  # of which torch's is one
+        return f"{type(error).__name__}: {error}"
+"""
+
+
+def test_all_ranks_go_back(tmp_path: Path) -> None:
+    """Also for damage that one rank finds. The ranks share the files to verify."""
+    body = (
+        PREPARE
+        + """
+for step in (1, 2, 3):
+    chain.save(step, state_of(step, size))
+if rank == 0:
+    newest = files(3)[2]
+    newest.write_bytes(newest.read_bytes()[:-100])
+dist.barrier()
+state = state_of(0, size)
+found = chain.load(state)
+alone = chain.load(group=False)
+report([found.step, step_of(state), [each.step for each in found.passed_over], alone.step])
+"""
+    )
+    ranks = run_ranks(tmp_path / "ranks", body, tmp_path / "run")
+    assert ranks.reports == [[2, 2, [3], 2]] * 4
+
+
+def test_an_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
+    body = (
+        PREPARE
+        + """
+chain.save(1, state_of(1, size))
+chain.save(2, state_of(2, size))
+wrong = state_of(0, size) | ({"more": torch.zeros(1)} if rank == 2 else {})
+load = outcome(lambda: chain.load(wrong))
+bad = state_of(3, size) | ({"bad": object()} if rank == 1 else {})
+save = outcome(lambda: chain.save(3, bad))
+report([load, save, chain.load(group=False).step])
+"""
+    )
+    for load, save, step in run_ranks(tmp_path / "ranks", body, tmp_path / "run").reports:
+        assert load.startswith("RuntimeError: ")
+        assert "more" in load
+        assert save.startswith("CheckpointException: ")
+        assert "only pickle could save" in save
+        assert step == 2
+
+
+def test_in_the_background(tmp_path: Path) -> None:
+    body = (
+        PREPARE
+        + """
+for step in (1, 2, 3, 4, 5):
+    state = state_of(step, size)
+    saving = chain.save_async(step, state)
+    state["model"]["t0"].to_local().zero_()
+    saving.result()
+state = state_of(0, size)
+report([chain.load(state).step, step_of(state), [each.step for each in chain.steps()]])
+"""
+    )
+    ranks = run_ranks(tmp_path / "ranks", body, tmp_path / "run")
+    assert ranks.reports == [[5, 5, [3, 4, 5]]] * 4
+    folders = [path for path in (tmp_path / "run").glob("step-*") if path.is_dir()]
+    assert len(folders) == 4  # the next save removes one
