@@ -48,6 +48,12 @@ BUGS = (
         "brought = bytes.size();",
     ),
     Bug(
+        "a repeated removal fails because the file is gone",
+        "io/http/operation.cpp",
+        "(outcome.answer.status == 404 || outcome.answer.status == 410)",
+        "false",
+    ),
+    Bug(
         "a refusal in place of a range is no failure",
         "io/http/source.cpp",
         "if (answer.status != 206) return false;",
@@ -248,7 +254,16 @@ REDIS_BUGS = (
         "if (removed > 0) return false;",
         "",
     ),
+    Bug(
+        "a removal does not notice a file that was saved meanwhile",
+        "io/redis/commit.cpp",
+        "if (!is_file(there) || replace(there)) return;",
+        """if (is_file(there)) replace(there);
+      return;""",
+    ),
 )
+
+REDIS_CASES = [word for job in ("load", "save", "remove") for word in ("--case", f"redis-{job}")]
 
 
 def build() -> None:
@@ -270,7 +285,7 @@ def find(bug: Bug) -> str:
     with TREE.changed(name, original.replace(bug.right, bug.wrong)):
         build()
         if bug in REDIS_BUGS:
-            return simulate("--case", "redis-load", "--case", "redis-save")
+            return simulate(*REDIS_CASES)
         return simulate()
 
 
