@@ -35,14 +35,15 @@ TEST_F(Remove, TakesAFileOrALinkAndNothingElse) {
   EXPECT_EQ(error.kind(), ErrorKind::SystemError);
   EXPECT_EQ(error.system_errno(), EISDIR);
   ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
-  fs::create_symlink("/dev/null", link);
-  for (const std::string& stream : {file, std::string("/dev/null"), std::string("/dev/stdout"),
-                                    std::string("/proc/self/fd/1"), std::string("fd:1")}) {
+  fs::create_symlink(file, link);
+  // No device of this machine, which a wrong change of the code would remove.
+  for (const std::string& stream :
+       {file, std::string("/dev/fd/1"), std::string("/proc/self/fd/1"), std::string("fd:1")}) {
     EXPECT_EQ(kind_of([&] { remove(stream); }), ErrorKind::InvalidArgument) << stream;
   }
-  EXPECT_TRUE(fs::is_fifo(file));
   remove(link);
-  EXPECT_TRUE(fs::exists("/dev/null"));
+  EXPECT_TRUE(fs::is_fifo(file));
+  EXPECT_EQ(folder.entries(), 1U);
 }
 
 TEST_F(Remove, RefusesWhatNamesNoFileThatCanBeRemoved) {
