@@ -139,9 +139,11 @@ REDIS_BUGS = (
         "the header appears before the transaction",
         "io/redis/commit.cpp",
         'connection_.add({"MULTI"});',
-        """connection_.add({"RENAME", moves_[0].from, moves_[0].to});
-    connection_.send(cancel_);
-    connection_.receive_ok(cancel_);
+        """if (!moves_.empty()) {
+      connection_.add({"RENAME", moves_[0].from, moves_[0].to});
+      connection_.send(cancel_);
+      connection_.receive_ok(cancel_);
+    }
     connection_.add({"MULTI"});""",
     ),
     Bug(
