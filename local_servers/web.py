@@ -59,12 +59,12 @@ http {{
     }}
     location /gzip/ {{ alias {root}/; gzip on; gzip_types *; gzip_min_length 1; }}
     location /put/ {{
-      alias {root}/put/; dav_methods PUT; create_full_put_path on;
+      alias {root}/put/; dav_methods PUT DELETE; create_full_put_path on;
     }}
     location /put-small/ {{ alias {root}/put/; dav_methods PUT; client_max_body_size 1m; }}
     location /put-moved/ {{ return 307 /put/$request_uri; }}
     location /put-private/ {{
-      alias {root}/put/; dav_methods PUT;
+      alias {root}/put/; dav_methods PUT DELETE;
       auth_basic "private"; auth_basic_user_file {folder}/users;
     }}
     location /token/ {{

@@ -48,6 +48,12 @@ BUGS = (
         "brought = bytes.size();",
     ),
     Bug(
+        "a repeated removal fails because the file is gone",
+        "io/http/operation.cpp",
+        "(outcome.answer.status == 404 || outcome.answer.status == 410)",
+        "false",
+    ),
+    Bug(
         "a refusal in place of a range is no failure",
         "io/http/source.cpp",
         "if (answer.status != 206) return false;",
@@ -133,9 +139,11 @@ REDIS_BUGS = (
         "the header appears before the transaction",
         "io/redis/commit.cpp",
         'connection_.add({"MULTI"});',
-        """connection_.add({"RENAME", moves_[0].from, moves_[0].to});
-    connection_.send(cancel_);
-    connection_.receive_ok(cancel_);
+        """if (!moves_.empty()) {
+      connection_.add({"RENAME", moves_[0].from, moves_[0].to});
+      connection_.send(cancel_);
+      connection_.receive_ok(cancel_);
+    }
     connection_.add({"MULTI"});""",
     ),
     Bug(
@@ -248,7 +256,16 @@ REDIS_BUGS = (
         "if (removed > 0) return false;",
         "",
     ),
+    Bug(
+        "a removal does not notice a file that was saved meanwhile",
+        "io/redis/commit.cpp",
+        "if (!is_file(there) || replace(there)) return;",
+        """if (is_file(there)) replace(there);
+      return;""",
+    ),
 )
+
+REDIS_CASES = [word for job in ("load", "save", "remove") for word in ("--case", f"redis-{job}")]
 
 
 def build() -> None:
@@ -270,7 +287,7 @@ def find(bug: Bug) -> str:
     with TREE.changed(name, original.replace(bug.right, bug.wrong)):
         build()
         if bug in REDIS_BUGS:
-            return simulate("--case", "redis-load", "--case", "redis-save")
+            return simulate(*REDIS_CASES)
         return simulate()
 
 

@@ -1,5 +1,5 @@
 // `RemoteBytes`, which gives Python the bytes of files on servers, for the package's file objects;
-// `upload` and `Upload`, and the functions that prepare their options.
+// `upload`, `Upload` and `remove`, and the functions that prepare their options.
 #include "python/remote_bytes.h"
 
 #include <nanobind/stl/map.h>
@@ -155,6 +155,10 @@ void upload(const std::string& from, const std::string& to, const OptionList& op
   });
 }
 
+void remove(const std::string& uri, const OptionList& options) {
+  run([&](Cancel& cancel) { remove_file(uri, parse_save_options(options).sink, cancel); });
+}
+
 // A copy of a file of this machine to another place, which other threads may watch and cancel.
 class Upload {
  public:
@@ -230,6 +234,7 @@ void define_remote_bytes(nb::module_& module) {
       .def("read_into", &read_into)
       .def("read", &read);
   module.def("upload", &upload);
+  module.def("remove", &remove);
   nb::class_<Upload>(module, "Upload")
       .def(nb::init<std::string, std::string, OptionList>())
       .def("start", &Upload::start)

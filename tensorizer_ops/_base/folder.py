@@ -122,6 +122,10 @@ class Folder:
         """Return what copies a file of this machine into the folder, under a name."""
         return _core.Upload(to_uri(Path(path)), self.below(name), self._saves)
 
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+        _core.remove(self.below(name), self._saves)
+
 
 def refuse_path(name: str) -> None:
     """Raise for a name that is not one of a file in its folder."""

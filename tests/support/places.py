@@ -234,8 +234,9 @@ def _to_redis(world: World) -> Iterator[To]:
     try:
         yield To(world.redis.url(name), read)
     finally:
-        with world.redis.client() as client:
-            client.delete(*keys())
+        if left := keys():
+            with world.redis.client() as client:
+                client.delete(*left)
 
 
 SINKS: dict[str, Callable[[World], AbstractContextManager[To]]] = {

@@ -105,9 +105,10 @@ HttpOutcome HttpConnection::run(Cancel& cancel) {
 // Returns true if the response is a redirect to follow.
 bool HttpConnection::leads_on() const {
   const int status = answer_.status;
-  // A 303 asks for a request without the body, so it is followed only if there was none.
-  const bool moved = status == 301 || status == 302 || status == 307 || status == 308 ||
-                     (status == 303 && request_.body == nullptr);
+  // A 303 asks for a GET, whatever the request was, so it is followed only if that reads as well.
+  const bool reads = request_.method == "GET" || request_.method == "HEAD";
+  const bool moved =
+      status == 301 || status == 302 || status == 307 || status == 308 || (status == 303 && reads);
   return moved && request_.follow_redirects && !answer_.header("location").empty();
 }
 

@@ -1,6 +1,7 @@
 #include "io/http/open.h"
 
 #include "base/error.h"
+#include "io/http/operation.h"
 #include "io/secret.h"
 #include "io/url.h"
 
@@ -27,6 +28,12 @@ std::unique_ptr<Sink> open_http_sink(const std::string& uri, const SinkOptions& 
   return http_sink(access_to(uri, options));
 }
 
+void remove_http_file(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
+  HttpClient client(access_to(uri, options));
+  // Without it, a WebDAV server removes a folder, with all files in it.
+  remove_file(client, cancel, {"Depth: 0"});
+}
+
 constexpr UriScheme kSchemes[] = {{"http", "http://"}, {"https", "https://"}};
 
 }  // namespace
@@ -38,6 +45,7 @@ const PlaceKind web_servers{
     .open_source = &open_http_source,
     .open_sink = &open_http_sink,
     .sibling = &http_sibling,
+    .remove = &remove_http_file,
 };
 
 }  // namespace tensorizer

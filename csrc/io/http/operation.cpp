@@ -40,11 +40,20 @@ HttpResult operate(HttpClient& client, HttpOperation& operation, HttpTries& trie
   }
 }
 
-void remove_file(HttpClient& client, Cancel& cancel) {
+void remove_file(HttpClient& client, Cancel& cancel, std::vector<std::string> headers) {
   HttpOperation removal;
   removal.request.method = "DELETE";
+  removal.request.headers = std::move(headers);
+  removal.fault = [&](const HttpAnswer& answer, std::string_view text) {
+    if (answer.status == 200 && is_page(text)) {
+      client.throw_wrong(
+          "answers with status 200 and an HTML page, as proxies and login pages do: the file is "
+          "probably still there");
+    }
+    return std::string();
+  };
   removal.is_done = [](const HttpOutcome& outcome) {
-    return !outcome.failure && outcome.answer.status == 404;
+    return !outcome.failure && (outcome.answer.status == 404 || outcome.answer.status == 410);
   };
   HttpTries tries(client, "remove");
   operate(client, removal, tries, cancel);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/cancel.h"
 #include "io/http/client.h"
@@ -29,8 +30,8 @@ struct HttpResult {
 // reports an error in its body, with the root element "Error", counts as status 500.
 HttpResult operate(HttpClient& client, HttpOperation& operation, HttpTries& tries, Cancel& cancel);
 
-// Removes the file of the client's endpoint, if it exists.
-void remove_file(HttpClient& client, Cancel& cancel);
+// Removes the file of the client's endpoint, if it exists. `headers`: further lines of the request.
+void remove_file(HttpClient& client, Cancel& cancel, std::vector<std::string> headers = {});
 
 // Describes a response that is not from the store, for `fault`. `store`: "S3"; `wanted`: what the
 // response should have had, or empty.

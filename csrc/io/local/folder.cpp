@@ -30,6 +30,13 @@ std::optional<std::string> local_file_name(const std::string& uri) {
 
 void remove_local_file(const std::string& uri, const SinkOptions&, Cancel&) {
   const std::string path = local_path(split_uri(uri));
+  struct stat status;
+  const bool exists = lstat(path.c_str(), &status) == 0;
+  const bool is_file = !exists || S_ISREG(status.st_mode) || S_ISLNK(status.st_mode);
+  if (descriptor_alias(path) >= 0 || (!is_file && !S_ISDIR(status.st_mode))) {
+    throw Error(ErrorKind::InvalidArgument,
+                "cannot remove " + quote(path, 4096) + ": it is a stream or a device, and no file");
+  }
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
     throw system_error(errno, "cannot remove", path);
 }

@@ -171,7 +171,16 @@ std::optional<std::vector<std::string>> files_in(const std::string& uri, std::st
 }
 
 void remove_file(const std::string& uri, const SinkOptions& options, Cancel& cancel) {
-  kind_of(uri, options.given).remove(uri, options, cancel);
+  cancel.check();
+  const PlaceKind& kind = kind_of(uri, options.given);
+  if (kind.remove == nullptr) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote(without_secrets(uri), 4096) +
+                    " cannot be removed: only files of this machine, on web servers, in S3, Azure "
+                    "and Redis can");
+  }
+  refuse_trailing_slash(kind, uri);
+  kind.remove(uri, options, cancel);
 }
 
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,

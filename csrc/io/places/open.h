@@ -46,8 +46,9 @@ bool is_uri(std::string_view text);
 // Returns whether `uri` names something on this machine.
 bool is_local(const std::string& uri);
 
-// Removes a file of this machine (of a symbolic link, itself) or an object in S3, if it exists.
-// Throws PermissionDenied if that is not allowed.
+// Removes one file, if it exists (of a symbolic link, itself). Throws PermissionDenied if that is
+// not allowed, SystemError (EISDIR) for a folder of this machine, and InvalidArgument for a stream,
+// a device, a descriptor and a file of the Hub.
 void remove_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
 // Returns the URIs of all files in the folder `uri` whose names end with `suffix`, sorted; null if

@@ -36,8 +36,16 @@ class Commit {
       check_names(there);
       if (replace(there)) return;
     }
-    throw Error(ErrorKind::Unavailable,
-                "cannot save " + address_.label + ": other clients keep saving it");
+    throw_rivals("save");
+  }
+
+  void remove() {
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      watch();
+      const RedisListing there = list_redis_keys(connection_, address_, cancel_);
+      if (!is_file(there) || replace(there)) return;
+    }
+    throw_rivals("remove");
   }
 
   void check_target(const RedisListing& there) {
@@ -48,12 +56,20 @@ class Commit {
                       ": there is a file already, and option 'overwrite' is 'false'",
                   EEXIST);
     }
-    const bool is_file = std::any_of(there.keys.begin(), there.keys.end(),
-                                     [&](const RedisKey& key) { return key.name == header_key_; });
-    if (!is_file) check_outer(there.keys.front().name);
+    if (!is_file(there)) check_outer(there.keys.front().name);
   }
 
  private:
+  [[noreturn]] void throw_rivals(const std::string& doing) const {
+    throw Error(ErrorKind::Unavailable,
+                "cannot " + doing + " " + address_.label + ": other clients keep saving it");
+  }
+
+  bool is_file(const RedisListing& there) const {
+    return std::any_of(there.keys.begin(), there.keys.end(),
+                       [&](const RedisKey& key) { return key.name == header_key_; });
+  }
+
   // Throws if `key` may belong to a file with a shorter prefix. If that file has parts whose names
   // begin with the rest of our prefix, its keys look like ours.
   void check_outer(const std::string& key) {
@@ -164,6 +180,11 @@ void commit_redis_keys(RedisConnection& connection, const RedisAddress& address,
                        const RedisOptions& options, std::span<const RedisMove> moves,
                        Cancel& cancel) {
   Commit(connection, address, options, moves, cancel).run();
+}
+
+void remove_redis_keys(RedisConnection& connection, const RedisAddress& address, Cancel& cancel) {
+  const RedisOptions options;
+  Commit(connection, address, options, {}, cancel).remove();
 }
 
 std::size_t add_commands(RedisConnection& connection, std::string_view command,

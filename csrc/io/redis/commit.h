@@ -1,5 +1,5 @@
 // Makes a saved file appear in Redis: one transaction gives its keys their final names and removes
-// the keys of the file that it replaces.
+// the keys of the file that it replaces. Removes files in the same way.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,11 @@ class RedisTransactionLost : public TemporaryError {
 void commit_redis_keys(RedisConnection& connection, const RedisAddress& address,
                        const RedisOptions& options, std::span<const RedisMove> moves,
                        Cancel& cancel);
+
+// Removes all keys of the file, or throws and removes none. Does nothing if there is no header: the
+// other keys may be those of another program. Throws RedisTransactionLost if it cannot know; it may
+// then be called again.
+void remove_redis_keys(RedisConnection& connection, const RedisAddress& address, Cancel& cancel);
 
 // Adds commands with many names each, and returns the number of commands.
 std::size_t add_commands(RedisConnection& connection, std::string_view command,

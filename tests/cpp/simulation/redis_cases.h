@@ -1,4 +1,4 @@
-// Loads and saves of a file in Redis.
+// Loads, saves and removals of a file in Redis.
 #pragma once
 
 #include <algorithm>
@@ -203,6 +203,11 @@ class RedisWatcher {
     look();
   }
 
+  // Forgets what was there before now.
+  void forget() {
+    seen_.clear();
+    look();
+  }
   // What was there, one after another.
   const std::vector<std::string>& seen() const { return seen_; }
   bool has_seen(const std::string& name) const { return std::ranges::count(seen_, name) > 0; }
@@ -288,6 +293,21 @@ inline void write_to(Sink& sink, Try& run, const RedisFile& file, bool is_abando
   sink.finish(file.body.size(), run.cancel);
 }
 
+inline const std::string kRival = "the file of another client";
+
+// Has another client save a file at some moment of the first `requests` requests.
+inline void add_rival(Try& run, RedisPlace& place, RedisWatcher& watcher, const RedisFile& rival,
+                      std::uint64_t requests) {
+  watcher.allow(kRival, rival.keys());
+  run.world.sometime(requests, [&place, rival] {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : place.redis.keys()) {
+      if (key.starts_with(kRedisPrefix + ":") && !place.others.contains(key)) names.push_back(key);
+    }
+    place.redis.replace(names, rival.keys());
+  });
+}
+
 // Saves a file over an older one, or none. The server has the old or the new one at any time, and
 // the new one after a save that succeeds.
 inline void save_to_redis(Try& run) {
@@ -310,19 +330,7 @@ inline void save_to_redis(Try& run) {
   // Another client saves a file, a server loses a key that may expire, and the user gives up.
   const bool has_rival = world.one_in(4), evicts = !expires && world.one_in(6),
              cancels = world.one_in(8), is_abandoned = world.one_in(6);
-  if (has_rival) {
-    const RedisFile rival = other_redis_file(run, fresh);
-    watcher.allow("the file of another client", rival.keys());
-    world.sometime(60, [&place, rival] {
-      std::vector<std::string> names;
-      for (const auto& [key, value] : place.redis.keys()) {
-        if (key.starts_with(kRedisPrefix + ":") && !place.others.contains(key)) {
-          names.push_back(key);
-        }
-      }
-      place.redis.replace(names, rival.keys());
-    });
-  }
+  if (has_rival) add_rival(run, place, watcher, other_redis_file(run, fresh), 60);
   if (evicts) world.sometime(40, [&place] { place.redis.evict(); });
   if (cancels) world.sometime(60, [&run] { run.cancel.request(); });
   watcher.allow("the new file", fresh.keys());
@@ -348,8 +356,7 @@ inline void save_to_redis(Try& run) {
   const auto require_it_is_there = [&] {
     require(watcher.has_seen("the new file"), "a save succeeds, and its file was never there");
     const std::string& last = watcher.seen().back();
-    require(last == "the new file" || last == "the file of another client",
-            "a saved file goes away again");
+    require(last == "the new file" || last == kRival, "a saved file goes away again");
     if (last == "the new file") {
       require(watcher.all_expire(expires), "keys expire that must not, or the other way around");
     }
@@ -372,6 +379,38 @@ inline void save_to_redis(Try& run) {
   if (world.faults() == 0 || (!saved && world.faults() == faults_before && can_clean_up)) {
     require(!watcher.has_private_keys(), "private keys are left");
   }
+}
+
+// Removes a file, or none, while another client may save one. The server has a whole file or none
+// at any time, and none at some moment before the removal succeeds.
+inline void remove_from_redis(Try& run) {
+  SimulatedWorld& world = run.world;
+  RedisPlace place(run);
+  RedisWatcher watcher(world, place);
+  const RedisFile old = some_redis_file(run);
+  watcher.allow("nothing", {});
+  const bool is_none = world.one_in(4);
+  if (!is_none) {
+    watcher.allow("the old file", old.keys());
+    place.redis.replace({}, old.keys());
+  }
+  watcher.forget();
+  const bool has_rival = world.one_in(2), cancels = world.one_in(8);
+  if (has_rival) add_rival(run, place, watcher, other_redis_file(run, old), 20);
+  if (cancels) world.sometime(20, [&run] { run.cancel.request(); });
+  const bool removed =
+      run.succeeds([&] { remove_file(place.uri, {.given = run.options}, run.cancel); });
+  if (removed) {
+    require(watcher.has_seen("nothing"), "a removal succeeds, and the file was always there");
+  }
+  if (removed) watcher.forget();
+  world.end();
+  const bool is_gone = watcher.seen().back() == "nothing";
+  if (removed && !has_rival) require(is_gone, "a removed file is there again");
+  if (removed) {
+    require(!is_gone || !watcher.has_seen(kRival), "a file is removed that was saved later");
+  }
+  require(removed || cancels || world.faults() > 3, "a removal fails because of a few faults");
 }
 
 }  // namespace tensorizer::simulation

@@ -1,4 +1,5 @@
-// Loads and saves over simulated wires: simulate [SEED | FIRST-LAST] [--verbose] [--case NAME]...
+// Loads, saves and removals over simulated wires: simulate [SEED | FIRST-LAST] [--verbose] [--case
+// NAME]...
 //
 // Each seed decides on a case (of the named ones), on its sizes and on the faults that befall its
 // requests. Prints the seeds whose promises were broken, with the command that replays them.
@@ -145,6 +146,35 @@ void save_to(Try& run, Web::Kind kind) {
   if (world.faults() == 0) require(!web.has_uploads(), "an upload is left");
 }
 
+// ---- removals
+
+// Removes a file, or none, while another client may save one. After a removal that succeeds, no
+// file was there at some moment.
+void remove_from(Try& run, Web::Kind kind) {
+  const std::string uri = uri_on(kind, run.options);
+  SimulatedWorld& world = run.world;
+  Files files;
+  Web web(world, files, kind);
+  world.serve(web);
+  const auto put = [&files](const std::string& bytes) {
+    files.put(bytes, to_hex(md5_of(as_bytes(bytes))));
+  };
+  const bool is_none = world.one_in(4), has_rival = world.one_in(4);
+  if (!is_none) put(run.some_bytes(500));
+  if (has_rival) world.sometime(4, [&, fresh = run.some_bytes(500)] { put(fresh); });
+  const bool removed = run.succeeds([&] { remove_file(uri, {.given = run.options}, run.cancel); });
+  const auto require_it_is_gone = [&] {
+    if (!has_rival) require(!files.are_there(), "a removal succeeds, and the file is there");
+    require(is_none || std::ranges::any_of(files.versions,
+                                           [](const auto& version) { return !version.is_there(); }),
+            "a removal succeeds, and removes nothing");
+  };
+  if (removed) require_it_is_gone();
+  world.end();
+  if (removed) require_it_is_gone();
+  require(removed || !world.had_only(3, kHarmless), "a removal fails because of a few faults");
+}
+
 struct Case {
   const char* name;
   void (*run)(Try&);
@@ -156,12 +186,16 @@ constexpr void (*of)(Try&) = [](Try& each) { run(each, kind); };
 constexpr Case kCases[] = {
     {"http-load", of<load_from, Web::Kind::Plain>},
     {"http-save", of<save_to, Web::Kind::Plain>},
+    {"http-remove", of<remove_from, Web::Kind::Plain>},
     {"s3-load", of<load_from, Web::Kind::S3>},
     {"s3-save", of<save_to, Web::Kind::S3>},
+    {"s3-remove", of<remove_from, Web::Kind::S3>},
     {"azure-load", of<load_from, Web::Kind::Azure>},
     {"azure-save", of<save_to, Web::Kind::Azure>},
+    {"azure-remove", of<remove_from, Web::Kind::Azure>},
     {"redis-load", &load_from_redis},
     {"redis-save", &save_to_redis},
+    {"redis-remove", &remove_from_redis},
 };
 
 // libsodium's random numbers, too, are those of the world.

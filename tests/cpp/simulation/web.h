@@ -31,12 +31,16 @@ struct Files {
     std::string bytes;
     std::string etag;   // without quotes
     std::string crc32;  // of an object in parts
+
+    bool is_there() const { return !etag.empty(); }
   };
   std::vector<Version> versions;
 
   void put(const std::string& bytes, const std::string& etag, const std::string& crc32 = {}) {
     versions.push_back({bytes, etag, crc32});
   }
+  bool are_there() const { return !versions.empty() && versions.back().is_there(); }
+  void remove() { versions.emplace_back(); }
 };
 
 inline std::array<std::byte, 16> md5_of(ConstBytes bytes) {
@@ -117,6 +121,7 @@ class Web final : public Service {
 
   std::string reply(const Request& request, bool stale) {
     if (request.method == "GET" || request.method == "HEAD") return get(request, stale);
+    if (request.method == "DELETE" && !request.asks("uploadId")) return remove();
     if (kind_ == Kind::S3) return reply_as_s3(request);
     if (kind_ == Kind::Azure) return reply_as_azure(request);
     if (request.method != "PUT") return text(405);
@@ -124,8 +129,16 @@ class Web final : public Service {
     return text(201);
   }
 
+  std::string remove() {
+    const bool was_there = files_.are_there();
+    world_.note("removes", was_there ? "the file" : "nothing");
+    if (was_there) files_.remove();
+    if (kind_ == Kind::S3) return text(204);
+    return text(was_there ? kind_ == Kind::Azure ? 202 : 204 : 404);
+  }
+
   std::string get(const Request& request, bool stale) {
-    if (files_.versions.empty()) return text(404);
+    if (!files_.are_there()) return text(404);
     const std::size_t count = files_.versions.size();
     const Files::Version& file = files_.versions[stale && count > 1 ? count - 2 : count - 1];
     const std::string etag = '"' + file.etag + '"';
@@ -161,7 +174,6 @@ class Web final : public Service {
                            "</UploadId></InitiateMultipartUploadResult>");
     }
     if (!request.asks("uploadId")) {
-      if (request.method == "DELETE") return text(204);
       const std::string etag = to_hex(md5_of(as_bytes(request.body)));
       store(request.body, etag);
       return text(200, "", "ETag: \"" + etag + "\"\r\n");
