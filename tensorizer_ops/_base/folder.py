@@ -109,11 +109,6 @@ class Folder:
                 return None
             raise
 
-    def remove(self, name: str) -> None:
-        """Remove a file; do nothing if there is none."""
-        assert self.path is not None
-        Path(self.path, name).unlink(missing_ok=True)
-
     def write(self, name: str, path: str) -> None:
         """Copy a file of this machine into the folder, under a name."""
         self.upload(name, path).start()

@@ -96,6 +96,11 @@ class Relay:
         """Returns the number of bytes that clients have sent and that are not in `sent` yet."""
         return sum(pair.unread() for pair in self._pairs)
 
+    def refuse(self, refuses: bool) -> None:
+        """Accepts no connection from now on, or all again."""
+        with self._lock:
+            self._refuses = refuses
+
     def end_all(self) -> None:
         for pair in list(self._pairs):
             pair.end()

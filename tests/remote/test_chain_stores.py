@@ -1,0 +1,163 @@
+"""Chains of checkpoints on servers: S3, Azure, Redis, and web servers that take PUT and DELETE."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from local_servers.azure_server import Azure, azure_server
+from local_servers.redis_server import RedisServer
+from local_servers.s3_server import S3, s3_server
+from local_servers.web import Web, nginx
+from support.relay import Relay, relay
+from tensorizer_ops import errors
+from tensorizer_ops.checkpoint import Chain
+
+TRIALS = int(os.environ.get("CHAIN_TRIALS", "10"))
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        (server.root / "put").mkdir()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Azure]:
+    with azure_server() as server:
+        yield server
+
+
+class Store(NamedTuple):
+    """A place for chains."""
+
+    uri: str
+    options: dict[str, str]
+    names: Callable[[], set[str]]  # of the files of steps, "1" for step 1
+
+    def chain(self, **how: Any) -> Chain:
+        return Chain(self.uri, **({"options": self.options, "grace": 0} | how))
+
+
+def of_steps(names: Iterable[str], run: str) -> set[str]:
+    there = [name for name in names if name.startswith(f"{run}/step-") and "-read" not in name]
+    return {name.partition("/step-")[2].partition("-")[0] for name in there}
+
+
+@pytest.fixture(params=["s3", "azure", "redis", "web"])
+def store(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    web: Web,
+    s3: S3,
+    redis: RedisServer,
+    azure: Azure,
+) -> Store:
+    run = tmp_path.name
+    if request.param == "s3":
+        return Store(s3.uri(run), s3.options(), lambda: of_steps(s3.objects(), run))
+    if request.param == "azure":
+        return Store(azure.uri(run), azure.options(), lambda: of_steps(azure.blobs, run))
+    if request.param == "redis":
+        return Store(redis.url(run), {}, lambda: of_steps(redis.sizes(), run))
+    folder = web.root / "put"
+    names = lambda: of_steps((f"{run}/{name}" for name in os.listdir(folder / run)), run)
+    return Store(web.url(f"put/{run}"), {}, names)
+
+
+def state_of(step: int) -> dict[str, Any]:
+    return {"w": torch.full((3000,), float(step)), "step": step}
+
+
+def test_a_chain_on_a_server(store: Store) -> None:
+    chain = store.chain(keep=2)
+    assert chain.steps() == []
+    with pytest.raises(FileNotFoundError, match="has no chain of checkpoints"):
+        chain.load()
+    for step in (1, 2, 3, 4):
+        chain.save(step, state_of(step))
+    assert [each.step for each in chain.steps()] == [3, 4]
+    assert store.names() == {"2", "3", "4"}
+    state = state_of(0)
+    assert chain.load(state).step == 4
+    assert (state["w"] == 4).all()
+    assert [each.step for each in chain.prune(1)] == [3]
+    assert store.names() == {"4"}
+
+
+def test_a_lost_step_on_a_server(store: Store) -> None:
+    chain = store.chain()
+    for step in (1, 2):
+        chain.save(step, state_of(step))
+    chain._store.folder.remove(chain._store.listing().saved[1].file)
+    found = chain.load(state_of(0))
+    assert found.step == 1
+    assert [each.step for each in found.passed_over] == [2]
+
+
+def test_refused_keys(s3: S3, redis: RedisServer) -> None:
+    chain = Chain("s3://bucket/refused", options=s3.options())
+    chain.save(1, state_of(1))
+    wrong = s3.options() | {"s3_secret_access_key": "wrong"}
+    for call in (lambda c: c.load(), lambda c: c.save(2, {}), lambda c: c.prune(1)):
+        with pytest.raises(errors.PermissionDenied):
+            call(Chain("s3://bucket/refused", options=wrong))
+    assert [each.step for each in chain.steps()] == [1]
+    with pytest.raises(errors.Error, match="password|WRONGPASS|AUTH"):
+        Chain(redis.url("refused"), options={"redis_password": "wrong"}).load()
+
+
+@contextmanager
+def away_after(server: Relay, passed: int) -> Iterator[None]:
+    """The server cannot be reached after so many bytes."""
+
+    def leave() -> None:
+        server.refuse(True)
+        server.end_all()
+
+    server.after(passed, leave)
+    try:
+        yield
+    finally:
+        server.after(1 << 60, leave)
+        server.refuse(False)
+
+
+@pytest.mark.parametrize("kind", ["s3", "redis"])
+def test_a_server_that_goes_away_is_an_error(kind: str, s3: S3, redis: RedisServer) -> None:
+    """And not a reason to load an older step. A tenth of CHAIN_TRIALS is tried."""
+    port = s3.port if kind == "s3" else redis.port
+    dice = random.Random(kind)
+    with relay(port) as server:
+        options = {"retries": "0", "connections": "1", "connect_timeout": "5"}
+        uri = f"redis://127.0.0.1:{server.port}/away"
+        if kind == "s3":
+            uri = "s3://bucket/away"
+            options |= s3.options() | {"s3_endpoint": f"http://127.0.0.1:{server.port}"}
+        chain = Chain(uri, options=options)
+        for step in (1, 2):
+            chain.save(step, state_of(step))
+        before = server.passed
+        assert chain.load(state_of(0)).step == 2
+        whole = server.passed - before
+        for _ in range(max(TRIALS // 10, 5)):
+            with (
+                away_after(server, dice.randrange(whole * 9 // 10)),
+                pytest.raises(ConnectionError),
+            ):
+                chain.load(state_of(0))
+        assert chain.load(state_of(0)).step == 2
