@@ -94,10 +94,18 @@ def test_damaged_steps_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
         assert over.reason in caplog.text
     assert chain.load().step == 1
     flip(str(places[0]))
-    untouched = state_of(0)
     with pytest.raises(errors.InvalidFormat, match=r"(?s)no step of .*step 4: .*step 1: "):
-        chain.load(untouched)
-    assert same(untouched["w"], state_of(0)["w"])
+        chain.load(state_of(0))
+
+
+def test_a_damaged_step_does_not_touch_the_state(tmp_path: Path) -> None:
+    chain = Chain(tmp_path)
+    chain.save(1, {name: torch.ones(1 << 20) for name in "abc"})
+    flip(chain.steps()[0].uri)  # in the last tensor
+    state = {name: torch.zeros(1 << 20) for name in "abc"}
+    with pytest.raises(errors.InvalidFormat, match="'c'"):
+        chain.load(state)
+    assert not any(tensor.any() for tensor in state.values())
 
 
 def test_only_damage_is_passed_over(tmp_path: Path) -> None:
@@ -126,12 +134,13 @@ def test_a_list_that_is_damaged_costs_nothing(
     assert numbers(chain) == [1, 2, 3]
 
 
-def test_the_newer_list_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", LISTS)
+def test_the_newer_list_counts(tmp_path: Path, name: str) -> None:
     """A save may die between the two."""
     chain = chain_of(tmp_path, 1)
-    older = (tmp_path / LISTS[1]).read_bytes()
+    older = (tmp_path / name).read_bytes()
     chain.save(2, state_of(2))
-    (tmp_path / LISTS[1]).write_bytes(older)
+    (tmp_path / name).write_bytes(older)
     assert numbers(chain) == [1, 2]
 
 
@@ -193,9 +202,16 @@ def test_steps_that_do_not_verify_do_not_count(tmp_path: Path) -> None:
     assert [each.step for each in chain.prune(1)] == [1, 2]
     assert numbers(chain) == [3, 4]
     assert files(tmp_path) == {"3", "4"}
-    flip(chain.steps()[0].uri)  # it was verified, and is the last one
+
+
+def test_the_last_good_step_is_never_removed(tmp_path: Path) -> None:
+    """Also if the newer ones were good when they were verified."""
+    chain = chain_of(tmp_path, 1, 2, 3, keep=3)
+    for step in chain.steps()[1:]:
+        flip(step.uri)
     assert chain.prune(1) == []
-    assert numbers(chain) == [3, 4]
+    assert chain.load().step == 1
+    assert chain.prune(1) == []
 
 
 def test_what_was_saved_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +292,8 @@ def test_a_step_that_is_removed_before_it_is_read(
         return take(*given)
 
     monkeypatch.setattr(lease, "take", save_and_prune)
-    assert chain.load(state_of(0)).step == 3
+    found = chain.load(state_of(0))
+    assert (found.step, found.passed_over) == (3, [])
 
 
 def test_two_that_save_at_the_same_time(tmp_path: Path) -> None:
