@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 from importlib import import_module
@@ -13,24 +12,12 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.nested import (
-    METADATA_KEY,
-    flattened,
-    naming_damage,
-    own_states,
-    rebuilt,
-    refuse_key,
-)
-from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
+from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
-from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
-from tensorizer_ops._chain.together import given_group, is_alone
-from tensorizer_ops._dcp import FILE, KEY
+from tensorizer_ops._base.targets import Sink, Source, Target
+from tensorizer_ops._dcp import FILE, one_process
 from tensorizer_ops._dcp.old_names import old_name, takes_old_order
-from tensorizer_ops._front.background import save_async as save_tensors_async
-from tensorizer_ops._front.load_save import save as save_tensors
-from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._distributed.together import given_group, is_alone
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -62,22 +49,23 @@ __all__ = [
 
 # Imported on first use, because torch.distributed.checkpoint takes long to import.
 _LATER = {
-    "Chain": "_chain.chain",
-    "Loaded": "_chain.chain",
-    "PassedOver": "_chain.chain",
-    "Step": "_chain.chain",
-    "HuggingFaceStorageReader": "_dcp.hugging_face",
-    "HuggingFaceStorageWriter": "_dcp.hugging_face",
-    "JsonLoadPlanner": "_dcp.planners",
-    "JsonSavePlanner": "_dcp.planners",
-    "TensorizerStorageReader": "_dcp.storage",
-    "TensorizerStorageWriter": "_dcp.storage",
+    "HuggingFaceStorageReader": "hugging_face",
+    "HuggingFaceStorageWriter": "hugging_face",
+    "JsonLoadPlanner": "planners",
+    "JsonSavePlanner": "planners",
+    "TensorizerStorageReader": "storage",
+    "TensorizerStorageWriter": "storage",
 }
 
 
+_OF_CHAINS = ("Chain", "Loaded", "PassedOver", "Step")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _OF_CHAINS:
+        return getattr(import_module("tensorizer_ops._chain.chain"), name)
     if name in _LATER:
-        return getattr(import_module(f"tensorizer_ops.{_LATER[name]}"), name)
+        return getattr(import_module(f"tensorizer_ops._dcp.{_LATER[name]}"), name)
     if old := old_name(name, globals()):
         return old
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -135,16 +123,7 @@ def save(
         CheckpointException: torch's error for failures of ranks, with the error of each.
     """
     if is_alone(group):
-        tensors, texts = _parts(state, metadata)
-        save_tensors(
-            uri,
-            tensors,
-            hashes=hashes,
-            threads=threads,
-            options=options,
-            metadata=texts,
-            progress=progress,
-        )
+        one_process.save(uri, state, hashes, threads, options, metadata, progress)
     else:
         writer = _many_ranks().writer(uri, hashes, threads, options, metadata, progress)
         _many_ranks().save(writer, state, given_group(group))
@@ -181,16 +160,7 @@ def save_async(
         group.
     """
     if is_alone(group):
-        tensors, texts = _parts(state, metadata)
-        return save_tensors_async(
-            uri,
-            tensors,
-            hashes=hashes,
-            threads=threads,
-            options=options,
-            metadata=texts,
-            progress=progress,
-        )
+        return one_process.save_async(uri, state, hashes, threads, options, metadata, progress)
     writer = _many_ranks().writer(uri, hashes, threads, options, metadata, progress)
     saving: Future[None] = _many_ranks().save_async(writer, state, given_group(group))
     return saving
@@ -236,18 +206,7 @@ def load(
         ValueError: there is no checkpoint, or it is damaged.
         RuntimeError: the checkpoint lacks something that is in the state.
     """
-    if state is not None and device is not None:
-        raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
-    if _is_folder(uri, options):
-        return _many_ranks().load_folder(uri, state, device, verify, threads, options, progress)
-    with Reader(uri, device=device, options=options, threads=threads, copy=copy) as reader:
-        text = _text_of(reader, label(uri))
-        if state is not None:
-            where = label(uri)
-            return _many_ranks().load_file(reader, where, text, state, verify, threads, progress)
-        tensors = reader.load(verify=verify, progress=progress)
-    with naming_damage(label(uri)):
-        return rebuilt(text, tensors)
+    return one_process.load(uri, state, device, verify, copy, threads, options, progress)
 
 
 @checked
@@ -287,7 +246,7 @@ def consolidate(
         ValueError: there is no checkpoint of many ranks, or it is damaged; no name begins with the
             prefix; or the folder has a model.
     """
-    if not _is_folder(uri, source_options):
+    if not one_process.is_folder(uri, source_options):
         raise errors.InvalidArgument(
             f"{label(uri)} has no {FILE!r}, so it is no checkpoint of many ranks: convert() copies "
             "files"
@@ -296,45 +255,5 @@ def consolidate(
     import_module("tensorizer_ops._dcp.consolidated").consolidate(uri, target, *how)
 
 
-def _text_of(reader: Reader, where: str) -> str:
-    """Return the text that says where the tensors of a file belong."""
-    try:
-        texts = reader.metadata()
-    except errors.IsADirectory as error:
-        raise errors.IsADirectory(
-            f"{where} is a folder without {FILE!r}, which a save of many ranks writes last"
-        ) from error
-    if KEY in texts:
-        raise errors.InvalidFormat(f"{where} lists the files of many ranks: give its folder")
-    if METADATA_KEY not in texts:
-        raise errors.InvalidFormat(
-            f"{where} has tensors and no nested state: load it with tensorizer_ops.load()"
-        )
-    return texts[METADATA_KEY]
-
-
 def _many_ranks() -> Any:
     return import_module("tensorizer_ops._dcp.functions")
-
-
-def _parts(
-    state: Mapping[Any, Any], metadata: Metadata | None
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return the tensors and the texts that a state is saved as."""
-    tensors, text = flattened(own_states(state))
-    kept = texts_of(metadata) or {}
-    refuse_key(kept, METADATA_KEY)
-    return tensors, {**kept, METADATA_KEY: text}
-
-
-def _is_folder(uri: Source, options: Options | None) -> bool:
-    """Return whether there is a checkpoint of many ranks."""
-    place = place_of(uri)
-    if not isinstance(place, str) or place.startswith("fd:"):
-        return False
-    path = local_path(uri)  # type: ignore[arg-type]
-    if path is not None:
-        return os.path.isdir(path) and os.path.exists(os.path.join(path, FILE))
-    if place.partition("?")[0].endswith((".tensors", ".safetensors")):
-        return False  # without asking the server
-    return Folder(place, options).has(FILE)

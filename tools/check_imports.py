@@ -34,11 +34,12 @@ ALLOWED = {
     "_compat": ["native", "errors", "_base"],
     "_distributed": ["errors", "_base"],
     "_dcp": ["native", "errors", "_base", "_front", "_distributed"],
+    "_chain": ["errors", "_base", "_front", "_dcp", "_distributed"],
     "_hf": ["errors", "_base", "_front"],
-    "_cli": ["native", "errors", "_base", "_front", "_hf", "public"],
+    "_cli": ["native", "errors", "_base", "_front", "_chain", "_hf", "public"],
     "public": [
         *("native", "errors", "_base", "_registration", "_front"),
-        *("_compat", "_distributed", "_dcp", "_hf"),
+        *("_compat", "_distributed", "_dcp", "_chain", "_hf"),
     ],
     "local_servers": [],
     "benchmarks": [],
@@ -53,7 +54,7 @@ ALLOWED = {
     "support": ["public", "local_servers"],
     "tests": [
         *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
-        *("_distributed", "_hf", "public", "local_servers", "support"),
+        *("_distributed", "_dcp", "_chain", "_hf", "public", "local_servers", "support"),
         *("benchmarks/charts", "benchmarks/harness", "benchmarks/scale"),
     ],
 }

@@ -15,7 +15,7 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from tensorizer_ops import checkpoint, errors
+from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
@@ -23,8 +23,8 @@ from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
 from tensorizer_ops._chain.listing import Entry, Listing, is_damage, logger
 from tensorizer_ops._chain.store import Store
-from tensorizer_ops._chain.together import Together, together
-from tensorizer_ops._dcp import functions
+from tensorizer_ops._dcp import functions, one_process
+from tensorizer_ops._distributed.together import Together, together
 
 _DAMAGED = "step %d of %s is damaged: %s"
 Group = ProcessGroup | DeviceMesh | Literal[False] | None
@@ -120,7 +120,7 @@ class Chain:
         ranks = together(group)
         entry = self._begin(ranks, step)
         if ranks.are_alone:
-            checkpoint.save(self._store.uri(entry), state, False, **self._how(metadata, progress))
+            one_process.save(self._store.uri(entry), state, **self._how(metadata, progress))
         else:
             functions.save(self._writer(entry, metadata, progress), state, ranks.group)
         self._finish(ranks, entry)
@@ -151,7 +151,7 @@ class Chain:
         how, saving = self._how(metadata, progress), Future[None]()
         if ranks.are_alone:
             how["threads"] = self._threads or 1
-            saving = checkpoint.save_async(self._store.uri(entry), state, False, **how)
+            saving = one_process.save_async(self._store.uri(entry), state, **how)
         else:
             writer = self._writer(entry, metadata, progress)
             saving = functions.save_async(writer, state, ranks.group)
@@ -273,16 +273,9 @@ class Chain:
             self._store.verify(entry, ranks.share, verify, threads)
 
         def load() -> None:
+            uri, options = self._store.uri(entry), self._store.loads
             loaded[:] = [
-                checkpoint.load(
-                    self._store.uri(entry),
-                    state,
-                    device=device,
-                    verify=verify,
-                    threads=threads,
-                    options=self._store.loads,
-                    progress=progress,
-                )
+                one_process.load(uri, state, device, verify, False, threads, options, progress)
             ]
 
         tried: list[str] = []

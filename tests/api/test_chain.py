@@ -14,6 +14,8 @@ import torch
 import tensorizer_ops
 from support.samples import same
 from tensorizer_ops import checkpoint, errors
+from tensorizer_ops._chain import lease
+from tensorizer_ops._dcp import one_process
 from tensorizer_ops.checkpoint import Chain
 
 KEY = "tensorizer_ops.chain"
@@ -216,13 +218,13 @@ def test_the_last_good_step_is_never_removed(tmp_path: Path) -> None:
 
 def test_what_was_saved_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = chain_of(tmp_path, 1, keep=1)
-    save = checkpoint.save
+    save = one_process.save
 
     def save_badly(uri: str, *given: Any, **how: Any) -> None:
         save(uri, *given, **how)
         flip(uri)
 
-    monkeypatch.setattr(checkpoint, "save", save_badly)
+    monkeypatch.setattr(one_process, "save", save_badly)
     with pytest.raises(errors.HashMismatch):
         chain.save(2, state_of(2))
     monkeypatch.undo()
@@ -281,8 +283,6 @@ def test_a_step_that_is_removed_before_it_is_read(
     """Its lease comes too late: the list says so."""
     chain = chain_of(tmp_path, 1, 2)
     other = Chain(tmp_path, grace=0)
-    from tensorizer_ops._chain import lease
-
     take = lease.take
 
     def save_and_prune(*given: Any) -> bool:

@@ -21,8 +21,8 @@ import torch._dynamo  # which the forks would import
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
 
+import tensorizer_ops
 from support.process import fork
-from tensorizer_ops import errors
 from tensorizer_ops.checkpoint import Chain
 
 FAILED = 3  # the status of a process whose job has raised what a fault must come to
@@ -77,7 +77,7 @@ class Job(NamedTuple):
                 os.environ |= {"DISK_ROOT": str(root), "DISK_FAIL": f"{broken[1]}:{broken[2]}"}
             try:
                 self.run(Chain(root, keep=keep, grace=0, threads=1), self.ranks)
-            except (OSError, errors.Error, dist.checkpoint.CheckpointException):
+            except (OSError, tensorizer_ops.errors.Error, dist.checkpoint.CheckpointException):
                 os._exit(FAILED)
 
         processes = [fork(partial(process, rank)) for rank in range(max(self.ranks, 1))]
