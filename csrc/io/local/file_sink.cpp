@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::uint64_t kMoveSize = 4 << 20;
 constexpr std::uint64_t kSyncSize = 16 << 20;
+constexpr std::uint64_t kStartSyncFrom = 256 << 10;
+constexpr std::uint64_t kPage = 4096;
 // For a smaller file, the extra system call does not pay.
 constexpr std::uint64_t kAllocateFrom = 16 << 20;
 constexpr std::uint64_t kAllocateStep = 64 << 20;
@@ -81,6 +83,7 @@ class FileSink final : public SharedSink {
     const std::uint64_t end = begin + total_size(pieces);
     allocate_ahead(end);
     write_at(file(), begin, pieces, name_, cancel);
+    if (fsync_) start_sync(begin, end);
     std::uint64_t seen = written_.load(std::memory_order_relaxed);
     while (seen < end && !written_.compare_exchange_weak(seen, end, std::memory_order_relaxed)) {
     }
@@ -157,6 +160,16 @@ class FileSink final : public SharedSink {
     const bool done = fallocate(file(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from),
                                 static_cast<off_t>(length)) == 0;
     allocated_.store(done ? from + length : kAllocateNothing, std::memory_order_relaxed);
+  }
+
+  // Makes the disk write a range while others are hashed and copied. Pages that are shared with the
+  // neighbours would be written twice, and small ranges cost more calls than they gain.
+  void start_sync(std::uint64_t begin, std::uint64_t end) noexcept {
+    const std::uint64_t from = align_up(begin, kPage);
+    const std::uint64_t to = end - end % kPage;
+    if (to < from + kStartSyncFrom) return;
+    sync_file_range(file(), static_cast<off_t>(from), static_cast<off_t>(to - from),
+                    SYNC_FILE_RANGE_WRITE);
   }
 
   // Moves the position that all holders of the descriptor share, if that was asked for.
