@@ -148,9 +148,9 @@ class Chain:
         """
         ranks = together(group)
         entry = self._begin(ranks, step)
-        how, saving = self._how(metadata, progress), Future[None]()
+        saving: Future[None]
         if ranks.are_alone:
-            how["threads"] = self._threads or 1
+            how = self._how(metadata, progress) | {"threads": self._threads or 1}
             saving = one_process.save_async(self._store.uri(entry), state, **how)
         else:
             writer = self._writer(entry, metadata, progress)

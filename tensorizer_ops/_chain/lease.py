@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -20,19 +19,15 @@ _KEY = "tensorizer_ops.chain.read_until"
 _VALID, _RENEWED = 1800.0, 600.0
 
 
-def take(folder: Folder, entry: Entry, options: dict[str, str]) -> bool:
-    """Say that a step is being read; return whether this may be said there."""
+def take(folder: Folder, entry: Entry, options: dict[str, str]) -> None:
+    """Say that a step is being read, where this process may write."""
     if folder.name.lower().startswith(("http://", "https://")):
-        return False
+        return
     texts = {_KEY: str(time.time() + _VALID)}
     try:
         save(folder.uri(entry.lease), {}, options=options, metadata=texts)
-    except (errors.PermissionDenied, errors.FileError) as error:
-        if isinstance(error, errors.FileError) and error.errno not in (None, errno.EROFS):
-            raise
-        logger.debug("%s: the step can be removed while it is read", str(error))
-        return False
-    return True
+    except errors.Error as error:  # rights, a full disk, ...: reads will tell whether it is there
+        logger.info("step %d may be removed while it is read: %s", entry.step, str(error))
 
 
 @contextmanager
@@ -42,10 +37,7 @@ def renewed(folder: Folder, entry: Entry, options: dict[str, str]) -> Iterator[N
 
     def renew() -> None:
         while not ended.wait(_RENEWED):
-            try:
-                take(folder, entry, options)
-            except errors.Error as error:
-                logger.warning("%s: the step may be removed while it is read", str(error))
+            take(folder, entry, options)
 
     thread = threading.Thread(target=renew, name="tensorizer_ops lease", daemon=True)
     thread.start()

@@ -132,11 +132,10 @@ def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:
     return understood(texts[KEY], label)
 
 
-def read(folder: Folder, options: dict[str, str], new: bool = False) -> Listing | None:
+def read(folder: Folder, options: dict[str, str]) -> Listing | None:
     """Return the newer of the two lists that is whole; ``None`` if there is none.
 
-    Raises the error of a list if none is whole. S3 denies access to objects that do not exist if a
-    key may not list the bucket: with ``new``, that is no error.
+    If none is whole, raises the error of one.
     """
     found: list[Listing] = []
     problems: list[errors.Error] = []
@@ -145,12 +144,10 @@ def read(folder: Folder, options: dict[str, str], new: bool = False) -> Listing 
             found.append(read_one(folder, name, options))
         except errors.NotFound:
             pass
-        except (*DAMAGE, errors.PermissionDenied) as error:
+        except DAMAGE as error:
             problems.append(error)
-    if found:
-        for problem in problems:
-            logger.warning("%s: the other copy of the list is used", str(problem))
-        return max(found, key=lambda listing: listing.writes)
-    if problems and not (new and all(isinstance(e, errors.PermissionDenied) for e in problems)):
+    if problems and not found:
         raise problems[0]
-    return None
+    for problem in problems:
+        logger.warning("%s: the other copy of the list is used", str(problem))
+    return max(found, key=lambda listing: listing.writes, default=None)

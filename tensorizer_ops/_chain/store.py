@@ -44,7 +44,7 @@ class Store(NamedTuple):
         return found
 
     def listing_or_new(self) -> Listing:
-        return read(self.folder, self.loads, new=True) or Listing()
+        return read(self.folder, self.loads) or Listing()
 
     def write(self, listing: Listing) -> None:
         """Write the list, and then its copy: one of them is whole at any moment."""

@@ -285,11 +285,11 @@ def test_a_step_that_is_removed_before_it_is_read(
     other = Chain(tmp_path, grace=0)
     take = lease.take
 
-    def save_and_prune(*given: Any) -> bool:
+    def save_and_prune(*given: Any) -> None:
         monkeypatch.undo()
         other.save(3, state_of(3))
         other.prune(1)
-        return take(*given)
+        take(*given)
 
     monkeypatch.setattr(lease, "take", save_and_prune)
     found = chain.load(state_of(0))
@@ -308,6 +308,13 @@ def test_two_that_save_at_the_same_time(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgument, match=r"another process saves to .* at"):
         chain.save(2, state_of(2), progress=save_too)
     assert numbers(chain) == [1, 3]
+
+
+def test_a_place_without_room(tmp_path: Path) -> None:
+    """Loads go on where nothing can be written."""
+    chain = chain_of(tmp_path, 1)
+    (tmp_path / f"{Path(chain.steps()[0].uri).stem}-read.tensors").mkdir()
+    assert chain.load().step == 1
 
 
 def test_going_back(tmp_path: Path) -> None:

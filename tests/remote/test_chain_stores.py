@@ -116,9 +116,10 @@ def test_refused_keys(s3: S3, redis: RedisServer) -> None:
     chain = Chain("s3://bucket/refused", options=s3.options())
     chain.save(1, state_of(1))
     wrong = s3.options() | {"s3_secret_access_key": "wrong"}
-    for call in (lambda c: c.load(), lambda c: c.save(2, {}), lambda c: c.prune(1)):
+    refused = Chain("s3://bucket/refused", keep=1, options=wrong)
+    for call in (refused.load, refused.steps, lambda: refused.save(2, {}), refused.prune):
         with pytest.raises(errors.PermissionDenied):
-            call(Chain("s3://bucket/refused", options=wrong))
+            call()
     assert [each.step for each in chain.steps()] == [1]
     with pytest.raises(errors.PermissionDenied, match="rejects the login"):
         Chain(redis.url("refused"), options={"redis_password": "wrong"}).load()
