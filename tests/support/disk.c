@@ -2,7 +2,7 @@
 //   DISK_LOG=PATH   appends a line for each of them to PATH, and what is written behind the line
 //   DISK_FAIL=N:E   the Nth one fails with the error number E; for E = 0 it writes one byte, or, if
 //                   it writes nothing, the process is killed before it
-// Lines are fields that tabs separate: `write INODE OFFSET SIZE`, `size INODE SIZE`, `sync INODE`,
+// Lines are fields that tabs separate, the first of them the process: `write INODE OFFSET SIZE`, `size INODE SIZE`, `sync INODE`,
 // `name PATH INODE` (0 if the name is gone), `rename PATH PATH INODE`, `folder PATH`,
 // `sync-folder PATH`. Only files below DISK_ROOT count.
 #define _GNU_SOURCE
@@ -40,9 +40,10 @@ static void append(const struct iovec* vectors, int count, size_t size) {
 
 static void say(const char* format, ...) {
   char line[9000];
+  const int begin = snprintf(line, sizeof(line), "%d\t", getpid());
   va_list more;
   va_start(more, format);
-  const int length = vsnprintf(line, sizeof(line), format, more);
+  const int length = begin + vsnprintf(line + begin, sizeof(line) - (size_t)begin, format, more);
   va_end(more);
   const struct iovec vector = {line, (size_t)length};
   append(&vector, 1, (size_t)length);
@@ -119,8 +120,8 @@ static int fault(int writes) {
 static void log_write(int file, const struct iovec* vectors, int count, off_t at, ssize_t size) {
   char line[200];
   struct iovec all[IOV_MAX] = {{line, 0}};
-  all[0].iov_len = (size_t)snprintf(line, sizeof(line), "write\t%lu\t%lld\t%zd\n",
-                                    inode_of(file), (long long)at, size);
+  all[0].iov_len = (size_t)snprintf(line, sizeof(line), "%d\twrite\t%lu\t%lld\t%zd\n",
+                                    getpid(), inode_of(file), (long long)at, size);
   const size_t total = all[0].iov_len + (size_t)size;
   int used = 1;
   for (int i = 0; i < count && size > 0 && used < IOV_MAX; ++i) {

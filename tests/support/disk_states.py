@@ -146,24 +146,53 @@ def read_tree(root: Path) -> tuple[Disk, list[int]]:
     return disk, kept
 
 
-def take_log(log: Path) -> list[tuple[list[str], memoryview]]:
-    """Return the calls that disk.c has logged, with the bytes that they wrote, and remove them."""
+class Call(NamedTuple):
+    """A call that disk.c has logged."""
+
+    process: str
+    fields: list[str]
+    data: memoryview  # that it wrote
+
+
+def take_log(log: Path) -> list[Call]:
+    """Return the calls that disk.c has logged, and remove them."""
     left = memoryview(log.read_bytes())
     calls = []
     while left:
         line, _, _ = bytes(left[:9000]).partition(b"\n")
         left = left[len(line) + 1 :]
-        call = line.decode().split("\t")
+        process, *call = line.decode().split("\t")
         size = int(call[3]) if call[0] == "write" else 0
-        calls.append((call, left[:size]))
+        calls.append(Call(process, call, left[:size]))
         left = left[size:]
     log.unlink()
     return calls
 
 
+def orders(calls: list[Call], last: str) -> Iterator[list[Call]]:
+    """Yield the calls of several processes in every order of their syncs.
+
+    The file of the name ``last`` is written when all other calls have been made.
+    """
+    inodes = [
+        call.fields[-1] for call in calls if last in (os.path.basename(f) for f in call.fields)
+    ]
+    at = next((i for i, call in enumerate(calls) if call.fields[1] in inodes[-1:]), len(calls))
+    parts: dict[str, list[list[Call]]] = {}  # of each process, and each ends in a sync
+    for call in calls[:at]:
+        own = parts.setdefault(call.process, [[]])
+        own[-1].append(call)
+        if call.fields[0].startswith("sync"):
+            own.append([])
+    turns = [process for process, own in parts.items() for part in own if part]
+    for order in sorted(set(itertools.permutations(turns))):
+        left = {process: iter(own) for process, own in parts.items()}
+        yield [call for process in order for call in next(left[process])] + calls[at:]
+
+
 def states(
     disk: Disk,
-    calls: list[tuple[list[str], memoryview]],
+    calls: list[Call],
     most: int,
     sample: int,
     seed: int = 1,
@@ -177,7 +206,7 @@ def states(
                 seen.add(key)
                 yield number, tree
         if number < len(calls):
-            disk.apply(*calls[number])
+            disk.apply(calls[number].fields, calls[number].data)
 
 
 def write_tree(tree: Tree, root: Path) -> None:

@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,12 +24,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 import tensorizer_ops
-from support.disk_states import read_tree, states, take_log, write_tree
+from support.disk_states import Call, orders, read_tree, states, take_log, write_tree
 from support.killed_saves import Found, found_by
 from support.process import fork, wait
 from tensorizer_ops.checkpoint import Chain
 
 OLD, NEW = 1, 2
+FILE = "checkpoint.tensors"  # which rank 0 writes when all have written theirs
 SYNCED = {"fsync": "true"}
 NEVER = 1 << 30
 FAILED = 3  # the status of a process whose job has raised what the fault must come to
@@ -87,6 +89,11 @@ def save_checkpoint(value: int) -> Callable[[Path], None]:
 def load_checkpoint(root: Path) -> dict[str, torch.Tensor]:
     loaded: dict[str, torch.Tensor] = tensorizer_ops.checkpoint.load(root / "step", verify="all")
     return loaded
+
+
+def save_checkpoint_in_place(root: Path) -> None:
+    with (root / "step").open("r+b") as file:
+        tensorizer_ops.checkpoint.save(file, model(NEW), threads=1)
 
 
 def save_step(value: int) -> Callable[[Path], None]:
@@ -167,6 +174,9 @@ CASES = {
     "checkpoint of two ranks, fsync": Case(
         save_ranks(OLD), save_ranks(NEW), load_checkpoint, breaks=False
     ),
+    "checkpoint in place": Case(
+        save_checkpoint(OLD), save_checkpoint_in_place, load_checkpoint, True, in_place=True
+    ),
     "chain of checkpoints": Case(save_step(OLD), save_step(NEW), load_step),
     "model of transformers, fsync": Case(save_model(OLD), save_model(NEW), load_model),
 }
@@ -185,7 +195,7 @@ def check(case: Case, root: Path, allowed: set[Found]) -> None:
         assert left in allowed or (left is None and case.may_be_damaged), left
 
 
-def record(case: Case, root: Path) -> list[tuple[list[str], memoryview]]:
+def record(case: Case, root: Path) -> list[Call]:
     """Run the job, and return its calls."""
     log = root.parent / "log"
     os.environ |= {"DISK_ROOT": str(root), "DISK_LOG": str(log)}
@@ -229,15 +239,16 @@ def fail(name: str, root: Path, most: int, sample: int, left_out: int = -1) -> i
     if left_out >= 0:
         del calls[left_out]
     checked = 0
-    for number, tree in states(disk, calls, most, sample):
-        write_tree(tree, root)
-        ended = number == len(calls) and not case.may_be_damaged
-        try:
-            check(case, root, {new} if ended else {old, new})
-        except BaseException as error:
-            error.add_note(f"{name}: a power failure after call {number} of {len(calls)}")
-            raise
-        checked += 1
+    for in_order in orders(calls, FILE):
+        for number, tree in states(deepcopy(disk), in_order, most, sample):
+            write_tree(tree, root)
+            ended = number == len(calls) and not case.may_be_damaged
+            try:
+                check(case, root, {new} if ended else {old, new})
+            except BaseException as error:
+                error.add_note(f"{name}: a power failure after call {number} of {in_order}")
+                raise
+            checked += 1
     for file in kept:
         os.close(file)
     return checked
@@ -261,7 +272,7 @@ def left_out_syncs(work: Path, _: str) -> int:
         if case.may_be_damaged or case.load in (load_model, load_step):
             continue
         prepare(case, work / "root")
-        kinds = [call[0] for call, _ in record(case, work / "root")]
+        kinds = [call.fields[0] for call in record(case, work / "root")]
         for kind in {"sync", "sync-folder"} & {*kinds}:
             number = len(kinds) - 1 - kinds[::-1].index(kind)
             try:
