@@ -117,7 +117,8 @@ def _run(program: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    import torch  # noqa: F401
+    import torch._dynamo  # which DTensor imports
+    import torch.distributed.tensor
 
     import tensorizer_ops
     import tensorizer_ops.checkpoint
