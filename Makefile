@@ -165,9 +165,9 @@ kills: build $(STAMPS)/test
 
 simulate: build $(STAMPS)/test | test-packages
 	@tools/cpp_build.sh tests --target simulate
+	@POWER_STATES=all $(BIN)/python -m pytest -q tests/api/test_power_failures.py
 	@build/tests/simulate $(SEEDS)
-	@POWER_STATES=all CHAIN_TRIALS=1000 $(BIN)/python -m pytest -q tests/api/test_power_failures.py \
-		tests/api/test_chain_faults.py tests/remote/test_chain_stores.py
+	@CHAIN_TRIALS=1000 $(BIN)/python -m pytest -q tests/api/test_chain_faults.py tests/remote/test_chain_stores.py
 
 planted: $(STAMPS)/build | test-packages
 	@$(BIN)/python tools/planted.py
