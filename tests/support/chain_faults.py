@@ -252,7 +252,8 @@ def trials(work: Path, wanted: str) -> int:
                 try:
                     trial(Trial(work, ranks, random.Random(f"{name} {ranks} {number}")))
                 except BaseException as error:
-                    error.add_note(f"{name} of {ranks or 'no'} ranks: number {number}")
+                    who = f"{name} of {ranks or 'no'} ranks"
+                    error.add_note(f"{who}: CHAIN_TRIALS=1:{number} repeats it")
                     raise
                 made += 1
     return made

@@ -118,7 +118,7 @@ def _run(program: str, *arguments: str) -> None:
 
 if __name__ == "__main__":
     import torch._dynamo  # which DTensor imports
-    import torch.distributed.tensor
+    import torch.distributed.tensor  # noqa: F401
 
     import tensorizer_ops
     import tensorizer_ops.checkpoint
