@@ -214,8 +214,8 @@ class Chain:
             listing = self._store.listing()
             if entry not in listing.unfinished:
                 raise errors.InvalidArgument(
-                    f"another process saves to {self._store.folder.label} at the same time, and "
-                    f"has removed step {entry.step}"
+                    f"another save to {self._store.folder.label} began before that of step "
+                    f"{entry.step} had ended, and has removed it: save one step at a time"
                 )
             listing.unfinished.remove(entry)
             saved = replace(entry, since=time.time(), is_verified=self._keep is not None)
