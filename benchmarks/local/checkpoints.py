@@ -9,7 +9,9 @@ round does everything once, in turn; the median of the rounds counts.
 
   save    by all ranks, until all have ended
   load    into tensors that are there, from files in the page cache
-  bare    write() and fsync() of the same bytes, by four processes: the bound of `save`
+  bare    write(), fsync() and rename() of the same bytes, by four processes: the bound of `save`
+  alone   the same of one process, which saves all bytes into one file, with `fsync`, without hashes
+          and with those of chunks
   train   products of matrices and all-reduces, with a save in the background during them; `lost` is
           what they take longer than without
   one     distributed.save() into one file, of shards by rows and by columns, which are exchanged
@@ -26,9 +28,10 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -43,6 +46,7 @@ from benchmarks.harness.results import Found, measured
 from tensorizer_ops import checkpoint, distributed
 
 RANKS, TENSORS = 4, 16
+HASHES: tuple[Literal["none", "chunked"], ...] = ("none", "chunked")
 STEPS, SAVED_AT, REDUCED_EVERY = 300, 20, 10
 Times = dict[str, list[float]]
 
@@ -65,6 +69,10 @@ class Rank:
         rows = max((mebibytes << 20) // RANKS // TENSORS // 4096, 1)
         generator = torch.Generator().manual_seed(rank)
         self.saved = [torch.randn(rows, 1024, generator=generator) for _ in range(TENSORS)]
+
+        # What one process saves alone.
+        parts = range(RANKS * TENSORS if rank == 0 else 0)
+        self.whole = {str(i): torch.randn(rows, 1024, generator=generator) for i in parts}
 
         def state(dimension: int, locals: list[torch.Tensor]) -> dict[str, Any]:
             return {
@@ -95,13 +103,21 @@ class Rank:
                 shutil.rmtree(folder, ignore_errors=True)
         dist.barrier()
 
-    def write(self) -> None:
+    def write(self, tensors: Iterable[torch.Tensor]) -> None:
         self.bare.mkdir(exist_ok=True)
-        with open(self.bare / str(self.rank), "wb", buffering=0) as file:
-            for tensor in self.state.values():
-                local = tensor.to_local()
-                assert file.write(local.numpy().data) == local.nbytes
+        path = self.bare / str(self.rank)
+        with open(f"{path}.part", "wb", buffering=0) as file:
+            for tensor in tensors:
+                assert file.write(tensor.numpy().data) == tensor.nbytes
             os.fsync(file.fileno())
+        os.rename(f"{path}.part", path)
+        folder = os.open(self.bare, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+    def save_alone(self, name: str, save: Callable[[], object]) -> None:
+        self.clean()
+        self.timed(f"alone, {name}", lambda: save() if self.rank == 0 else None)
 
     def train(self, name: str, save: Callable[[], Any]) -> None:
         matrix = torch.ones(400, 400)
@@ -161,8 +177,13 @@ class Rank:
             tensorizer_ops.save(path, full, hashes="chunked")
 
     def round(self) -> None:
+        path, options = f"{self.ours}.tensors", {"fsync": "true"}
+        self.save_alone("bare", lambda: self.write(self.whole.values()))
+        for hashes in HASHES:
+            save = partial(tensorizer_ops.save, path, self.whole, hashes=hashes, options=options)
+            self.save_alone(f"hashes {hashes}", save)
         self.clean()
-        self.timed("bare", self.write)
+        self.timed("bare", lambda: self.write(self.saved))
         self.timed("save, ours", lambda: checkpoint.save(self.ours, self.state))
         writer = dcp.FileSystemWriter(self.theirs)
         self.timed("save, theirs", lambda: dcp.save(self.state, storage_writer=writer))
@@ -207,10 +228,16 @@ def measure_all(folder: Path, mebibytes: int, rounds: int) -> Found:
         )
         for who in ("ours", "theirs")
     }
+
+    def of_pairs(name: str, bound: str) -> float:
+        pairs = zip(times[name], times[bound], strict=True)
+        return statistics.median(a / b for a, b in pairs)
+
     ratios = {
+        **{f"alone, {h}, of bare": of_pairs(f"alone, hashes {h}", "alone, bare") for h in HASHES},
+        "save, of bare": of_pairs("save, ours", "bare"),
         "save": seconds["save, theirs"] / seconds["save, ours"],
-        "save, of the bound": seconds["bare"] / seconds["save, ours"],
-        "save, of the bound, theirs": seconds["bare"] / seconds["save, theirs"],
+        "save, theirs, of bare": of_pairs("save, theirs", "bare"),
         "load": seconds["load, theirs"] / seconds["load, ours"],
         "lost": lost["ours"] / lost["theirs"],
         "hub save": seconds["hub save, theirs"] / seconds["hub save, ours"],
