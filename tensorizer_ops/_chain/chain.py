@@ -17,16 +17,18 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
-from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
+from tensorizer_ops._base.nested import refuse_key
+from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
+from tensorizer_ops._chain.files import STEP_KEY
 from tensorizer_ops._chain.listing import Entry, Listing, is_damage, logger
 from tensorizer_ops._chain.store import Store
 from tensorizer_ops._dcp import functions, one_process
 from tensorizer_ops._distributed.together import Together, together
 
-_DAMAGED = "step %d of %s is damaged: %s"
+_DAMAGED = "step %d of %s is damaged, and passed over: %s"
 Group = ProcessGroup | DeviceMesh | Literal[False] | None
 
 
@@ -56,8 +58,8 @@ class Loaded(NamedTuple):
 class Chain:
     """The checkpoints of a training run: a folder with a list of steps, and a place for each.
 
-    One process, or the ranks of one job, may save and prune at a time. Any number may load
-    meanwhile.
+    One process, or the ranks of one job, may save at a time; any number may load meanwhile. In a
+    folder of this machine, others that save or prune get an error, or wait.
 
     Args:
         uri: a folder, ``s3://bucket/prefix``, ``az://…``, ``redis://host/prefix``, or ``https://``
@@ -65,7 +67,8 @@ class Chain:
         keep: how many steps to keep; all if omitted. With a number, a save reads back what it has
             written, and then removes the steps before the last ``keep`` ones that were verified.
         grace: how many seconds the files of a removed step stay. A step that is being loaded by
-            somebody who may write to the folder stays anyway; the others need this time.
+            somebody who may write to the folder stays anyway, and five minutes longer; the others
+            need this time.
         hashes, threads, options: as for :func:`tensorizer_ops.checkpoint.save`. In local folders,
             ``fsync`` is ``"true"`` if the options do not say otherwise.
     """
@@ -88,6 +91,7 @@ class Chain:
         self._hashes: Hashes = hashes
         self._threads = threads
         self._store = Store.at(uri, options)
+        self._damaged: set[str] = set()  # the names of steps that a load has passed over
 
     def __repr__(self) -> str:
         return f"<tensorizer_ops.checkpoint.Chain: {self._store.folder.label}>"
@@ -118,12 +122,13 @@ class Chain:
             CheckpointException: torch's error for failures of ranks.
         """
         ranks = together(group)
-        entry = self._begin(ranks, step)
+        entry, keep = self._begin(ranks, step)
+        how = self._how(entry, metadata, progress)
         if ranks.are_alone:
-            one_process.save(self._store.uri(entry), state, **self._how(metadata, progress))
+            one_process.save(self._store.uri(entry), state, **how)
         else:
-            functions.save(self._writer(entry, metadata, progress), state, ranks.group)
-        self._finish(ranks, entry)
+            functions.save(self._writer(entry, how), state, ranks.group)
+        self._finish(ranks, entry, keep)
 
     @checked
     def save_async(
@@ -147,21 +152,21 @@ class Chain:
             save.
         """
         ranks = together(group)
-        entry = self._begin(ranks, step)
+        entry, keep = self._begin(ranks, step)
+        how = self._how(entry, metadata, progress)
         saving: Future[None]
         if ranks.are_alone:
-            how = self._how(metadata, progress) | {"threads": self._threads or 1}
+            how["threads"] = self._threads or 1
             saving = one_process.save_async(self._store.uri(entry), state, **how)
         else:
-            writer = self._writer(entry, metadata, progress)
-            saving = functions.save_async(writer, state, ranks.group)
+            saving = functions.save_async(self._writer(entry, how), state, ranks.group)
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()
 
         def finish() -> None:
             try:
                 saving.result()
-                self._finish(ranks, entry)
+                self._finish(ranks, entry, keep)
             except BaseException as error:
                 done.set_exception(error)
             else:
@@ -171,58 +176,73 @@ class Chain:
         threading.Thread(target=finish, name="tensorizer_ops chain").start()
         return done
 
-    def _how(self, metadata: Metadata | None, progress: Progress | None) -> dict[str, Any]:
+    def _how(
+        self, entry: Entry, metadata: Metadata | None, progress: Progress | None
+    ) -> dict[str, Any]:
         """Return the keywords of saves."""
+        texts = texts_of(metadata) or {}
+        refuse_key(texts, STEP_KEY)
         return {
             "hashes": self._hashes,
             "threads": self._threads,
             "options": self._store.saves,
-            "metadata": metadata,
+            "metadata": {**texts, STEP_KEY: entry.name},
             "progress": progress,
         }
 
-    def _writer(self, entry: Entry, metadata: Metadata | None, progress: Progress | None) -> Any:
-        writer = functions.writer(self._store.uri(entry), **self._how(metadata, progress))
+    def _writer(self, entry: Entry, how: dict[str, Any]) -> Any:
+        writer = functions.writer(self._store.uri(entry), **how)
         writer.file_id = entry.file_id
         return writer
 
-    def _begin(self, ranks: Together, step: int) -> Entry:
-        """List a step that is being saved: if the save does not end, the next one removes it."""
+    def _begin(self, ranks: Together, step: int) -> tuple[Entry, int | None]:
+        """List a step that is being saved: if the save does not end, the next one removes it.
 
-        def begin() -> Entry:
+        Also returns how many steps the first rank keeps.
+        """
+
+        def begin() -> tuple[Entry, int | None]:
             number = _at_least("step", step, 0)
-            listing = self._store.listing_or_new()
-            listing.removed = self._store.remove(listing.removed, self._grace)
-            now = time.time()
-            listing.removed += [replace(each, since=now) for each in listing.unfinished]
             name = f"step-{number}-{secrets.token_hex(8)}"
-            entry = Entry(number, name, 0 if ranks.are_alone else ranks.size, now)
-            listing.unfinished = [entry]
-            self._store.write(listing)
-            return entry
+            entry = Entry(number, name, 0 if ranks.are_alone else ranks.size, time.time())
+            with self._store.locked():
+                listing = self._store.listing_or_new()
+                # Nobody reads what was never complete.
+                left = self._store.remove(listing.unfinished, 0)
+                listing.removed = left + self._store.remove(listing.removed, self._grace)
+                listing.unfinished = [entry]
+                self._store.write(listing)
+            return entry, self._keep
 
         return ranks.first(begin)
 
-    def _finish(self, ranks: Together, entry: Entry) -> None:
+    def _finish(self, ranks: Together, entry: Entry, keep: int | None) -> None:
         """Verify a step if others are to be removed, and list it as saved."""
-        if self._keep is not None:
+        if keep is not None:
             for _, error in ranks.each(lambda: self._store.verify(entry, ranks.share)):
                 if error is not None:
                     raise error
 
         def publish() -> None:
-            listing = self._store.listing()
-            if entry not in listing.unfinished:
-                raise errors.InvalidArgument(
-                    f"another save to {self._store.folder.label} began before that of step "
-                    f"{entry.step} had ended, and has removed it: save one step at a time"
-                )
-            listing.unfinished.remove(entry)
-            saved = replace(entry, since=time.time(), is_verified=self._keep is not None)
-            listing.saved.append(saved)
-            if self._keep is not None:
-                _unlist(listing, self._keep)
-            self._store.write(listing)
+            with self._store.locked():
+                listing = self._store.listing()
+                if entry in listing.unfinished:
+                    listing.unfinished.remove(entry)
+                    listing.saved = [
+                        replace(each, is_verified=False) if each.name in self._damaged else each
+                        for each in listing.saved
+                    ]
+                    saved = replace(entry, since=time.time(), is_verified=keep is not None)
+                    listing.saved.append(saved)
+                    if keep is not None:
+                        _unlist(listing, keep)
+                    self._store.write(listing)
+                    return
+            self._store.remove([entry], 0)
+            raise errors.InvalidArgument(
+                f"another save to {self._store.folder.label} began before that of step "
+                f"{entry.step} had ended, and has removed it: save one step at a time"
+            )
 
         ranks.first(publish)
 
@@ -273,6 +293,7 @@ class Chain:
             self._store.verify(entry, ranks.share, verify, threads)
 
         def load() -> None:
+            self._store.check_name(entry)
             uri, options = self._store.uri(entry), self._store.loads
             loaded[:] = [
                 one_process.load(uri, state, device, verify, False, threads, options, progress)
@@ -291,6 +312,7 @@ class Chain:
                 return Loaded(entry.step, loaded[0], passed_over)
             if is_first:
                 logger.warning(_DAMAGED, entry.step, store.folder.label, reason)
+            self._damaged.add(entry.name)
             passed_over.append(PassedOver(entry.step, reason))
 
     def _damage(self, ranks: Together, call: Callable[[], None]) -> str | None:
@@ -315,12 +337,16 @@ class Chain:
                     tried.append(left[-1].name)
                     continue
                 return left[-1]
+            if passed_over and step is not None:
+                reason = passed_over[0].reason
+                raise errors.InvalidFormat(f"step {step} of {label} is damaged: {reason}")
             if passed_over:
                 reasons = "\n".join(f"step {each.step}: {each.reason}" for each in passed_over)
                 raise errors.InvalidFormat(f"no step of {label} is whole:\n{reasons}")
-            there = ", ".join(str(each.step) for each in saved) or "none"
-            which = "" if step is None else f" {step}"
-            raise errors.NotFound(f"{label} has no step{which}: it has {there}")
+            if not saved:
+                raise errors.NotFound(f"no step was saved to {label} yet")
+            there = ", ".join(str(each.step) for each in saved)
+            raise errors.NotFound(f"{label} has no step {step}: it has {there}")
 
     # ---- steps
 
@@ -341,20 +367,22 @@ class Chain:
         count = self._keep if keep is None else _at_least("keep", keep, 1)
         if count is None:
             raise errors.InvalidArgument("give keep=, the number of steps to keep")
-        listing = self._store.listing()
-        good = 0
-        for at in reversed(range(len(listing.saved))):
-            entry = listing.saved[at]
-            if good == count:
+        good: dict[str, bool] = {}  # by the names of steps
+        for entry in reversed(self._store.listing().saved):
+            if sum(good.values()) == count:
                 break
-            if not entry.is_verified or good == 0:
-                entry = replace(entry, is_verified=self._is_whole(entry))
-            listing.saved[at] = entry
-            good += entry.is_verified
-        removed = _unlist(listing, count)
-        self._store.write(listing)
-        listing.removed = self._store.remove(listing.removed, self._grace)
-        self._store.write(listing)
+            is_new = not entry.is_verified or not any(good.values())
+            good[entry.name] = self._is_whole(entry) if is_new else True
+        with self._store.locked():
+            listing = self._store.listing()
+            listing.saved = [
+                replace(each, is_verified=good.get(each.name, each.is_verified))
+                for each in listing.saved
+            ]
+            removed = _unlist(listing, count)
+            self._store.write(listing)
+            listing.removed = self._store.remove(listing.removed, self._grace)
+            self._store.write(listing)
         return [self._step(entry) for entry in removed]
 
     def _is_whole(self, entry: Entry) -> bool:

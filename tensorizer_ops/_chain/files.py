@@ -11,10 +11,12 @@ from functools import partial
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, read, read_one
+from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, opened, read, read_one
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._front.inspection import File
 
+# Of the metadata of a step: its name, so that no other one can take its place.
+STEP_KEY = "tensorizer_ops.chain.step"
 # Files that are removed at the same time.
 _REQUESTS = 8
 
@@ -32,19 +34,29 @@ def verify_step(
     With ``share``, the number and the count of those who verify, only every so many-th file.
     """
     number, count = share
-    if not entry.ranks:
-        if number == 0:
-            File(folder.uri(entry.file), options).verify(verify, threads)
-        return
-    for file in files_of_ranks(folder, entry.name, options)[number::count]:
-        verify_file_of_rank(folder, f"{entry.name}/{file}", options, verify, threads)
+    file = check_name(folder, entry, options)
+    if entry.ranks:
+        for name in files_of_ranks(folder, entry.name, options)[number::count]:
+            verify_file_of_rank(folder, f"{entry.name}/{name}", options, verify, threads)
+    elif number == 0:
+        file.verify(verify, threads)
+
+
+def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
+    """Open the file that makes a step a checkpoint; raise if it is that of another step."""
+    file = opened(folder, entry.file, options)
+    if file.metadata().get(STEP_KEY) != entry.name:
+        raise errors.InvalidFormat(
+            f"{entry.file!r} in {folder.label} is not what was saved as step {entry.step}"
+        )
+    return file
 
 
 def files_of_ranks(folder: Folder, place: str, options: dict[str, str]) -> list[str]:
     """Return the names of the files of a checkpoint of many ranks, in a folder in the folder."""
     name = f"{place}/{FILE}" if place else FILE
     label = f"{name!r} in {folder.label}"
-    texts = File(folder.below(name), options).metadata()
+    texts = opened(folder, name, options).metadata()
     try:
         files: list[str] = json.loads(texts[KEY])["files"]
         if not all(map(DATA_FILE.fullmatch, files)):
@@ -58,7 +70,7 @@ def verify_file_of_rank(
     folder: Folder, name: str, options: dict[str, str], verify: str, threads: int
 ) -> None:
     """Verify a file, and that it has the place that it was saved to."""
-    file = File(folder.below(name), options)
+    file = opened(folder, name, options)
     if file.metadata().get(NAME_KEY) != name.rpartition("/")[2]:
         raise errors.InvalidFormat(
             f"{name!r} in {folder.label} is not the file that a rank has saved under this name"
@@ -81,12 +93,16 @@ def checks_of(
         with contextlib.suppress(*DAMAGE):  # which the checks of the lists will say
             for entry in (read(folder, options) or Listing()).saved:
                 checks[entry.place] = partial(verify_step, folder, entry, *how)
-    elif folder.has(FILE):
+    elif folder.has(FILE) or _has_files_of_ranks(folder):
         checks[FILE] = partial(files_of_ranks, folder, "", options)
         with contextlib.suppress(*DAMAGE):
             for file in files_of_ranks(folder, "", options):
                 checks[file] = partial(verify_file_of_rank, folder, file, *how)
     return checks
+
+
+def _has_files_of_ranks(folder: Folder) -> bool:
+    return folder.path is not None and any(map(DATA_FILE.fullmatch, os.listdir(folder.path)))
 
 
 def remove_step(folder: Folder, entry: Entry) -> None:
@@ -96,5 +112,5 @@ def remove_step(folder: Folder, entry: Entry) -> None:
     with ThreadPoolExecutor(_REQUESTS) as pool:
         list(pool.map(folder.remove, others))
     if folder.path is not None and entry.ranks:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # it is gone, or somebody has files in it
             os.rmdir(os.path.join(folder.path, entry.name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -15,14 +16,14 @@ from typing import Any
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._dcp import FILE
+from tensorizer_ops._dcp import CHAIN, FILE
 from tensorizer_ops._front.inspection import File
 
 # Give it texts: an error in a record keeps files open.
 logger = logging.getLogger("tensorizer_ops.checkpoint")
 
 KEY = "tensorizer_ops.chain"
-FILES = ("chain.tensors", "chain-copy.tensors")
+FILES = (CHAIN, "chain-copy.tensors")
 NAME = re.compile(r"step-[0-9]{1,19}-[0-9a-f]{16}")
 _VERSION = 1
 _MOST = 100_000  # steps in a list
@@ -123,10 +124,33 @@ def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
     return isinstance(error, DAMAGE) and ("key" in options or not isinstance(error, errors.Crypto))
 
 
+def refuse_others(folder: Folder, name: str) -> None:
+    """Raise if what is to be written is no file now: a link may lead to a file of others."""
+    if folder.path is None:
+        return
+    path = os.path.join(folder.path, name)
+    if os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
+        raise errors.InvalidArgument(f"{name!r} in {folder.label} is no file, or a symbolic link")
+
+
+def opened(folder: Folder, name: str, options: dict[str, str]) -> File:
+    """Open a file of a chain. What is no file, such as a FIFO, is a damaged one."""
+    if folder.path is not None:
+        path = os.path.join(folder.path, name)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise errors.InvalidFormat(f"{name!r} in {folder.label} is no file")
+    return File(folder.below(name), options)
+
+
 def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:
     """Return the list in one of the two files."""
     label = f"{name!r} in {folder.label}"
-    texts = File(folder.uri(name), options).metadata()
+    file = opened(folder, name, options)
+    if file.format().authenticated and "key" not in options:
+        raise errors.Crypto(
+            f"the checkpoints in {folder.label} are encrypted: name their key with the option 'key'"
+        )
+    texts = file.metadata()
     if KEY not in texts:
         raise errors.InvalidFormat(f"{label} has no list of steps")
     return understood(texts[KEY], label)

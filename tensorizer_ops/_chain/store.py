@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from tensorizer_ops import errors
@@ -11,9 +15,11 @@ from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
-from tensorizer_ops._chain.files import remove_step, verify_step
-from tensorizer_ops._chain.listing import FILES, KEY, Entry, Listing, logger, read
+from tensorizer_ops._chain.files import check_name, remove_step, verify_step
+from tensorizer_ops._chain.listing import FILES, KEY, Entry, Listing, logger, read, refuse_others
 from tensorizer_ops._front.load_save import save
+
+_LOCK = ".chain.lock"
 
 
 class Store(NamedTuple):
@@ -26,9 +32,12 @@ class Store(NamedTuple):
     @classmethod
     def at(cls, uri: Target, options: Options | None) -> Store:
         store = cls(Folder(uri, options), for_loads(options), for_saves(options))
+        path = store.folder.path
+        if path is not None and os.path.exists(path) and not os.path.isdir(path):
+            raise errors.InvalidArgument(f"{store.folder.label} is a file, and a chain is a folder")
         if "key" in store.loads:  # what a chain has encrypted is always authenticated
             store.loads.setdefault("require_authenticated", "true")
-        if store.folder.path is not None:
+        if path is not None:
             store.saves.setdefault("fsync", "true")
         return store
 
@@ -51,6 +60,7 @@ class Store(NamedTuple):
         listing.writes += 1
         texts = {KEY: listing.text()}
         for name in FILES:
+            refuse_others(self.folder, name)
             save(self.folder.uri(name), {}, options=self.saves, metadata=texts)
 
     def verify(
@@ -58,6 +68,27 @@ class Store(NamedTuple):
     ) -> None:
         """Compare the files of a step with their hashes: all, or the share of a rank."""
         verify_step(self.folder, entry, self.loads, verify, threads, share)
+
+    def check_name(self, entry: Entry) -> None:
+        """Raise if something else is in the place of a step."""
+        check_name(self.folder, entry, self.loads)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let nobody else on this machine change the list in the block.
+
+        Servers have no locks. Where a file system has none, nobody waits.
+        """
+        path = self.folder.path
+        with ExitStack() as stack:
+            if path is not None:
+                with suppress(OSError):
+                    os.makedirs(path, exist_ok=True)
+                    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                    file = os.open(os.path.join(path, _LOCK), flags, 0o666)
+                    stack.callback(os.close, file)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def take(self, entry: Entry) -> None:
         """Say that a step is being read, and raise ``errors.NotFound`` if it is not listed."""

@@ -4,6 +4,8 @@ import re
 
 # The file that a save of many ranks writes last, and that lists the others.
 FILE = "checkpoint.tensors"
+# The list of a chain of checkpoints.
+CHAIN = "chain.tensors"
 # The key of the list in its metadata.
 KEY = "tensorizer_ops.distributed_checkpoint"
 # The metadata of a data file has its name, so that no other file can take its place.

@@ -26,7 +26,7 @@ from tensorizer_ops._base.nested import (
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
-from tensorizer_ops._dcp import FILE, KEY
+from tensorizer_ops._dcp import CHAIN, FILE, KEY
 from tensorizer_ops._front.background import Save, save_async as save_tensors_async
 from tensorizer_ops._front.load_save import save as save_tensors
 from tensorizer_ops._front.reader import Reader
@@ -91,6 +91,9 @@ def load(
         raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
     if is_folder(uri, options):
         return _many_ranks().load_folder(uri, state, device, verify, threads, options, progress)
+    path = None if not isinstance(place_of(uri), str) else local_path(uri)  # type: ignore[arg-type]
+    if path is not None and os.path.exists(os.path.join(path, CHAIN)):
+        raise errors.InvalidArgument(f"{label(uri)} is a chain: load it with checkpoint.Chain()")
     with Reader(uri, device=device, options=options, threads=threads, copy=copy) as reader:
         text = _text_of(reader, label(uri))
         if state is not None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,7 @@ def test_a_chosen_step(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="has no step 15: it has 10, 20"):
         chain.load(step=15)
     flip(chain.steps()[1].uri)
-    with pytest.raises(errors.InvalidFormat, match=r"no step of .* is whole:\nstep 20: .*SHA-256"):
+    with pytest.raises(errors.InvalidFormat, match=r"step 20 of .* is damaged: .*SHA-256"):
         chain.load(step=20)
 
 
@@ -262,6 +265,13 @@ def test_a_step_that_is_read_stays(tmp_path: Path) -> None:
     chain.prune(1)
     assert files(tmp_path) == {"3"}
     assert not lease.exists()
+    (lease,) = (Path(each.uri).with_suffix("") for each in chain.steps())
+    tensorizer_ops.save(
+        f"{lease}-read.tensors", {}, metadata={f"{KEY}.read_until": str(time.time() + 1e6)}
+    )
+    chain.save(4, state_of(4))
+    chain.prune(1)
+    assert files(tmp_path) == {"4"}  # that clock was wrong
 
 
 def test_grace(tmp_path: Path) -> None:
@@ -308,6 +318,91 @@ def test_two_that_save_at_the_same_time(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgument, match="before that of step 2 had ended"):
         chain.save(2, state_of(2), progress=save_too)
     assert numbers(chain) == [1, 3]
+    assert files(tmp_path) == {"1", "3"}
+
+
+def test_many_that_save_and_prune(tmp_path: Path) -> None:
+    """A save that has succeeded is in the list, whoever has changed that meanwhile."""
+    chain_of(tmp_path, 1)
+    saved: list[int] = []
+
+    def save(first: int) -> None:
+        chain = Chain(tmp_path, grace=0)
+        for step in range(first, first + 8):
+            try:
+                chain.save(step, {"step": step})
+            except errors.InvalidArgument:
+                continue
+            saved.append(step)
+
+    def prune() -> None:
+        for _ in range(20):
+            Chain(tmp_path, grace=0).prune(100)
+
+    with ThreadPoolExecutor() as pool:
+        work = [pool.submit(save, 10), pool.submit(save, 20), pool.submit(prune)]
+    for each in work:
+        each.result()
+    assert set(numbers(Chain(tmp_path))) == {1, *saved}
+    assert files(tmp_path) == {str(step) for step in (1, *saved)}
+
+
+def test_a_step_in_the_place_of_another(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1, 2, 3)
+    one, two, three = (Path(each.uri) for each in chain.steps())
+    shutil.copy(one, three)
+    two.unlink()
+    two.symlink_to(one)
+    for state in (None, state_of(0)):
+        found = chain.load(state)
+        assert (found.step, found.state["step"]) == (1, 1)
+        assert "is not what was saved as step 3" in found.passed_over[0].reason
+
+
+def test_a_damaged_step_does_not_count(tmp_path: Path) -> None:
+    chain = chain_of(tmp_path, 1, 2, 3, keep=2)
+    flip(chain.steps()[1].uri)
+    assert chain.load().step == 2
+    chain.save(4, state_of(4))
+    assert [(each.step, each.is_verified) for each in chain.steps()] == [
+        (2, True),
+        (3, False),
+        (4, True),
+    ]
+
+
+@pytest.mark.parametrize("what", ["list", "step", "lease"])
+@pytest.mark.parametrize("how", ["fifo", "folder"])
+def test_what_is_no_file(tmp_path: Path, what: str, how: str) -> None:
+    chain = chain_of(tmp_path, 1, 2)
+    step = Path(chain.steps()[1].uri)
+    lease = step.with_name(f"{step.stem}-read.tensors")
+    path = {"list": tmp_path / LISTS[0], "step": step, "lease": lease}[what]
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if how == "fifo" else path.mkdir()
+    wanted = 1 if what == "step" else 2
+    assert chain.load(state_of(0)).step == wanted
+    assert chain.load().step == wanted
+    if what == "list":
+        with pytest.raises(errors.InvalidArgument, match="is no file, or a symbolic link"):
+            chain.save(3, state_of(3))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_written_through_links(tmp_path: Path, there: bool) -> None:
+    chain = chain_of(tmp_path / "run", 1)
+    foreign = tmp_path / "foreign"
+    if there:
+        foreign.write_text("precious")
+    step = Path(chain.steps()[0].uri)
+    step.with_name(f"{step.stem}-read.tensors").symlink_to(foreign)
+    assert chain.load(state_of(0)).step == 1
+    (tmp_path / "run" / LISTS[1]).unlink()
+    (tmp_path / "run" / LISTS[1]).symlink_to(foreign)
+    with pytest.raises(errors.Error, match="symbolic link"):
+        chain.save(2, state_of(2))
+    assert foreign.exists() == there
+    assert not there or foreign.read_text() == "precious"
 
 
 def test_a_place_without_room(tmp_path: Path) -> None:
@@ -348,8 +443,10 @@ def test_encrypted(tmp_path: Path) -> None:
     assert chain.load().step == 2
     with pytest.raises(errors.Crypto, match=r"chain\.tensors.*wrong key"):
         Chain(tmp_path, options={"key": "named:other"}).load()
-    with pytest.raises(errors.Crypto, match=r"step-2-.*no key was given"):
-        Chain(tmp_path).load()
+    without = Chain(tmp_path, keep=1)
+    for call in (without.load, without.steps, without.prune, lambda: without.save(3, {})):
+        with pytest.raises(errors.Crypto, match="are encrypted: name their key"):
+            call()
     flip(chain.steps()[1].uri)
     assert chain.load(state_of(0)).step == 1
 
@@ -366,6 +463,12 @@ def test_arguments(tmp_path: Path) -> None:
         chain.save(-1, {})
     with pytest.raises(errors.InvalidArgument, match="give keep="):
         chain.prune()
+    with pytest.raises(errors.InvalidArgument, match=r"'tensorizer_ops\.chain\.step'"):
+        chain.save(2, {}, metadata={"tensorizer_ops.chain.step": "x"})
+    with pytest.raises(errors.InvalidArgument, match="is a file, and a chain is a folder"):
+        Chain(tmp_path / LISTS[0])
+    with pytest.raises(errors.InvalidArgument, match=r"is a chain: load it with checkpoint\.Chain"):
+        checkpoint.load(tmp_path)
     assert repr(chain) == f"<tensorizer_ops.checkpoint.Chain: '{tmp_path}'>"
 
 

@@ -39,11 +39,18 @@ dist.barrier()
 state = state_of(0, size)
 found = chain.load(state)
 alone = chain.load(group=False)
-report([found.step, step_of(state), [each.step for each in found.passed_over], alone.step])
+second = step_of(state)
+dist.barrier()
+if rank == 0:
+    next(iter(root.glob("step-2-*/checkpoint.tensors"))).unlink()
+dist.barrier()
+third = chain.load(state_of(0, size)).step
+report([found.step, second, [each.step for each in found.passed_over], alone.step, third,
+        chain.load(group=False).step])
 """
     )
     ranks = run_ranks(tmp_path / "ranks", body, tmp_path / "run")
-    assert ranks.reports == [[2, 2, [3], 2]] * 4
+    assert ranks.reports == [[2, 2, [3], 2, 1, 1]] * 4
 
 
 def test_an_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
@@ -72,6 +79,8 @@ def test_in_the_background(tmp_path: Path) -> None:
         PREPARE
         + """
 for step in (1, 2, 3, 4, 5):
+    if step == 3 and rank == 0:  # it stays when the step is removed, and hinders nothing
+        (files(1)[0].parent / "notes").write_text("of a user")
     state = state_of(step, size)
     saving = chain.save_async(step, state)
     state["model"]["t0"].to_local().zero_()
@@ -83,4 +92,4 @@ report([chain.load(state).step, step_of(state), [each.step for each in chain.ste
     ranks = run_ranks(tmp_path / "ranks", body, tmp_path / "run")
     assert ranks.reports == [[5, 5, [3, 4, 5]]] * 4
     folders = [path for path in (tmp_path / "run").glob("step-*") if path.is_dir()]
-    assert len(folders) == 4  # the next save removes one
+    assert len(folders) == 5  # with a foreign file in one, and one that the next save removes
