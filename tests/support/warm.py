@@ -7,6 +7,7 @@ than what most tests do with it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -126,6 +127,10 @@ if __name__ == "__main__":
 
     # Imported when they are used.
     _ = tensorizer_ops.load, tensorizer_ops.checkpoint.TensorizerStorageWriter
+    with contextlib.suppress(
+        OSError, KeyError
+    ):  # torch._dynamo has made an empty folder for its files
+        os.rmdir(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     gc.freeze()
     arguments = _next_request(socket.socket(fileno=int(sys.argv[1])))
     status = 1
