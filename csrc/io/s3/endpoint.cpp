@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <mutex>
 
@@ -23,6 +24,7 @@ namespace tensorizer {
 namespace {
 
 constexpr std::string_view kGoogle = "https://storage.googleapis.com";
+constexpr std::time_t kMostSkew = 15 * 60;  // seconds between a signature and the server's clock
 
 bool is_host_label(std::string_view bucket) {
   return bucket.size() <= 63 && std::all_of(bucket.begin(), bucket.end(), [](char c) {
@@ -184,10 +186,11 @@ class S3Endpoint final : public HttpEndpoint {
     }
 
     const std::lock_guard lock(mutex_);
+    const bool without_reason = is_refused && code.empty() && is_skewed(answer);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
       refusal.kind = ErrorKind::PermissionDenied;
       refusal.recovered = credentials_->refused(request.shown);
-    } else if (code == "RequestTimeTooSkewed") {
+    } else if (code == "RequestTimeTooSkewed" || without_reason) {
       refusal.kind = ErrorKind::PermissionDenied;
       refusal.recovered = set_clock(answer.header("date"));
     } else if (answer.status == 301 || answer.status == 307 || answer.status == 400 ||
@@ -246,6 +249,13 @@ class S3Endpoint final : public HttpEndpoint {
   }
 
   // Returns true if the date is valid, also if another thread has already set the offset.
+  // Returns whether a signature of now is not valid for the server. The answer to a HEAD does not
+  // say why it is refused, and that to another request may break off before it does.
+  bool is_skewed(const HttpAnswer& answer) const {
+    const std::time_t there = curl_getdate(std::string(answer.header("date")).c_str(), nullptr);
+    return there != -1 && std::abs(there - (WallClock::seconds() + clock_offset_)) > kMostSkew;
+  }
+
   bool set_clock(std::string_view date) {
     const std::time_t there = curl_getdate(std::string(date).c_str(), nullptr);
     if (there == -1) return false;

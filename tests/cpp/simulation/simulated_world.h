@@ -98,6 +98,7 @@ class SimulatedWorld final : public World {
     most_faults_ = below(4) == 0 ? 0 : below(6);
     one_fault_in_ = 1 + below(4);
     if (below(20) == 0) most_faults_ = 1000000000;  // a server that never recovers
+    if (one_in(4)) set_clock_wrong();
   }
 
   void serve(Service& service) { service_ = &service; }
@@ -106,10 +107,7 @@ class SimulatedWorld final : public World {
 
   // Each look at the clock takes a moment, so that a loop that only looks at it ends.
   Clock::time_point now() noexcept override { return now_ += 100ns; }
-  WallClock::time_point date() noexcept override {
-    return WallClock::time_point(std::chrono::seconds(1790000000)) +
-           std::chrono::duration_cast<WallClock::time_point::duration>(now_.time_since_epoch());
-  }
+  WallClock::time_point date() noexcept override { return true_date() + wrong_by_; }
   std::uint32_t random_number() override { return static_cast<std::uint32_t>(random_()); }
   void sleep_for(Clock::duration time) override {
     note("sleeps", std::to_string(time / 1ms) + " ms");
@@ -127,6 +125,12 @@ class SimulatedWorld final : public World {
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
   bool one_in(std::uint64_t bound) { return below(bound) == 0; }
 
+  // Returns what the clock on a server's wall shows.
+  WallClock::time_point true_date() const {
+    return WallClock::time_point(std::chrono::seconds(1790000000)) +
+           std::chrono::duration_cast<WallClock::time_point::duration>(now_.time_since_epoch());
+  }
+
   // Called once for each request, with the faults that can befall it.
   Fault next_fault(std::span<const Fault> kinds = kAllFaults) {
     for (auto due = at_requests_.find(++requests_); due != at_requests_.end();
@@ -137,6 +141,7 @@ class SimulatedWorld final : public World {
       return Fault::None;
     }
     ++faults_;
+    if (one_in(20)) set_clock_wrong();
     const Fault fault = kinds[below(kinds.size())];
     ++befell_[static_cast<std::size_t>(fault)];
     return fault;
@@ -219,6 +224,12 @@ class SimulatedWorld final : public World {
     effect.mapped()();
   }
 
+  // The clock on the wall of this machine jumps.
+  void set_clock_wrong() {
+    constexpr std::array kMinutes{-1500, -130, -20, 0, 20, 130, 1500};
+    wrong_by_ = std::chrono::minutes(kMinutes[below(kMinutes.size())]);
+  }
+
   // Returns whether this machine stood still for a while.
   bool stands_still() {
     if (faults_ >= most_faults_ || !one_in(100)) return false;
@@ -293,6 +304,7 @@ class SimulatedWorld final : public World {
   Service* service_ = nullptr;
   Clock::time_point now_{};
   std::chrono::microseconds latency_{2000};
+  std::chrono::minutes wrong_by_{};
   std::uint64_t requests_ = 0, spared_ = 0, faults_ = 0, most_faults_ = 0, one_fault_in_ = 1;
   std::array<std::uint64_t, kFaults> befell_{};
   std::string broken_;

@@ -4,6 +4,8 @@
 #include <openssl/evp.h>
 
 #include <array>
+#include <cstdlib>
+#include <ctime>
 #include <map>
 #include <set>
 #include <string>
@@ -119,7 +121,23 @@ class Web final : public Service {
                 world_.one_in(3) ? "Retry-After: 7\r\n" : "");
   }
 
+  // Returns the answer of S3 to a request from a machine whose clock is wrong; empty for others.
+  std::string refuse_clock(const Request& request) const {
+    const auto signed_at = request.headers.find("x-amz-date");
+    if (kind_ != Kind::S3 || signed_at == request.headers.end()) return {};
+    std::tm given{};
+    if (strptime(signed_at->second.c_str(), "%Y%m%dT%H%M%SZ", &given) == nullptr) return text(400);
+    const std::time_t now = std::chrono::system_clock::to_time_t(world_.true_date());
+    if (std::abs(timegm(&given) - now) <= 15 * 60) return {};
+    std::tm parts{};
+    std::array<char, 64> date{};
+    std::strftime(date.data(), date.size(), "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &parts));
+    return text(403, "<Error><Code>RequestTimeTooSkewed</Code></Error>",
+                std::string("Date: ") + date.data() + "\r\n", request.method == "HEAD");
+  }
+
   std::string reply(const Request& request, bool stale) {
+    if (const std::string refusal = refuse_clock(request); !refusal.empty()) return refusal;
     if (request.method == "GET" || request.method == "HEAD") return get(request, stale);
     if (request.method == "DELETE" && !request.asks("uploadId")) return remove();
     if (kind_ == Kind::S3) return reply_as_s3(request);
