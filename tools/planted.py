@@ -271,7 +271,7 @@ REDIS_BUGS = (
     ),
 )
 
-REDIS_CASES = [word for job in ("load", "save", "remove") for word in ("--case", f"redis-{job}")]
+REDIS_CASES = ("redis-load", "redis-save", "redis-remove")
 
 
 def build() -> None:
@@ -293,7 +293,7 @@ def find(bug: Bug) -> str:
     with TREE.changed(name, original.replace(bug.right, bug.wrong)):
         build()
         if bug in REDIS_BUGS:
-            return simulate(*REDIS_CASES)
+            return next(filter(None, (simulate("--case", case) for case in REDIS_CASES)), "")
         return simulate()
 
 
