@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -112,5 +113,11 @@ def remove_step(folder: Folder, entry: Entry) -> None:
     with ThreadPoolExecutor(_REQUESTS) as pool:
         list(pool.map(folder.remove, others))
     if folder.path is not None and entry.ranks:
-        with contextlib.suppress(OSError):  # it is gone, or somebody has files in it
-            os.rmdir(os.path.join(folder.path, entry.name))
+        path = os.path.join(folder.path, entry.name)
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            # It is gone, or somebody has files in it.
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                text = f"cannot remove {path!r}: {error.strerror}"
+                raise errors.FileError(error.errno, text) from error
