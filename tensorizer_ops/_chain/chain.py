@@ -293,7 +293,8 @@ class Chain:
             self._store.verify(entry, ranks.share, verify, threads)
 
         def load() -> None:
-            self._store.check_name(entry)
+            if state is None:  # else it was verified
+                self._store.check_name(entry)
             uri, options = self._store.uri(entry), self._store.loads
             loaded[:] = [
                 one_process.load(uri, state, device, verify, False, threads, options, progress)

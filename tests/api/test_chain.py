@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import time
@@ -97,6 +96,7 @@ def test_damaged_steps_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     for over, text in zip(found.passed_over, ("SHA-256", "truncated", "No such file"), strict=True):
         assert text in over.reason
         assert over.reason in caplog.text
+    assert {record.name for record in caplog.records} == {"tensorizer_ops.checkpoint"}
     assert chain.load().step == 1
     flip(str(places[0]))
     with pytest.raises(errors.InvalidFormat, match=r"(?s)no step of .*step 4: .*step 1: "):
@@ -470,7 +470,3 @@ def test_arguments(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidArgument, match=r"is a chain: load it with checkpoint\.Chain"):
         checkpoint.load(tmp_path)
     assert repr(chain) == f"<tensorizer_ops.checkpoint.Chain: '{tmp_path}'>"
-
-
-def test_the_log_has_a_name_of_its_own() -> None:
-    assert logging.getLogger("tensorizer_ops.checkpoint").parent is logging.getLogger()

@@ -12,34 +12,15 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from local_servers.azure_server import Azure, azure_server
+from local_servers.azure_server import Azure
 from local_servers.redis_server import RedisServer
-from local_servers.s3_server import S3, s3_server
-from local_servers.web import Web, nginx
+from local_servers.s3_server import S3
+from local_servers.web import Web
 from support.relay import Relay, relay
 from tensorizer_ops import errors
 from tensorizer_ops.checkpoint import Chain
 
 TRIALS = int(os.environ.get("CHAIN_TRIALS", "10"))
-
-
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        (server.root / "put").mkdir()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
-        yield server
 
 
 class Store(NamedTuple):

@@ -15,10 +15,7 @@ import safetensors.torch
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import Azure, azure_server
 from local_servers.redis_server import RedisServer, redis_server
-from local_servers.s3_server import S3, s3_server
-from local_servers.web import Web, nginx
 from support.places import SINKS, SOURCES, To, World
 from support.process import TICK, ticking
 from support.raw_parse import parse
@@ -47,33 +44,9 @@ Foreign = tuple[bytes, dict[str, torch.Tensor]]
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        (server.root / "put").mkdir()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
-        yield server
-
-
-@pytest.fixture
-def world(tmp_path: Path, web: Web, s3: S3, redis: RedisServer, azure: Azure) -> World:
-    return World(tmp_path, web, s3, redis, azure)
 
 
 @pytest.fixture(scope="module")

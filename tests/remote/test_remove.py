@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import Azure, azure_server
+from local_servers.azure_server import Azure
 from local_servers.redis_server import RedisServer
-from local_servers.s3_server import S3, s3_server
-from local_servers.web import PASSWORD, Web, nginx
+from local_servers.s3_server import S3
+from local_servers.web import PASSWORD, Web
 from support.places import SINKS, To, World
 from support.process import run_python
 from support.recorder import Recorded, recorder
@@ -27,30 +27,6 @@ ops = torch.ops.tensorizer
 errors = tensorizer_ops.errors
 
 TENSORS = {"x": torch.arange(100), "layers:0": torch.ones(3)}
-
-
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        (server.root / "put").mkdir()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
-        yield server
-
-
-@pytest.fixture
-def world(tmp_path: Path, web: Web, s3: S3, redis: RedisServer, azure: Azure) -> World:
-    return World(tmp_path, web, s3, redis, azure)
 
 
 @pytest.fixture
