@@ -347,6 +347,9 @@ def test_a_signal_ends_a_save(sink: To, path: str, after: float) -> None:
                     return
                 except Interrupted:
                     took.append(ticks() - round(after / TICK))
+                except RuntimeError as error:
+                    # The save had not begun: torch still looked at its arguments.
+                    assert "Expected a value of type" in str(error) and "Interrupted" in str(error)
             assert not sink.replaces or content(sink) in allowed
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <ctime>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -53,6 +54,8 @@ struct HttpRequest {
   HttpBody* body = nullptr;
   // The identifier of the credentials that it is signed with, for HttpEndpoint::learn(); or empty.
   std::string shown;
+  // The time that its signature tells the server, also for HttpEndpoint::learn().
+  std::optional<std::time_t> signed_at;
   // Follows up to ten redirects in a row.
   bool follow_redirects = true;
   // Sends the password of the URL, or the one in ~/.netrc.

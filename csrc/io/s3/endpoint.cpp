@@ -143,6 +143,7 @@ class S3Endpoint final : public HttpEndpoint {
     request.secrets.insert(request.secrets.end(),
                            {credentials.key_id, credentials.secret, credentials.session_token});
     const std::time_t now = WallClock::seconds() + clock_offset_;
+    request.signed_at = now;
     if (options_.signs_url && request.method == "GET") {
       sign_url(request, address, credentials, now);
       return;
@@ -186,7 +187,7 @@ class S3Endpoint final : public HttpEndpoint {
     }
 
     const std::lock_guard lock(mutex_);
-    const bool without_reason = is_refused && code.empty() && is_skewed(answer);
+    const bool without_reason = is_refused && code.empty() && is_skewed(request, answer);
     if (code == "ExpiredToken" || code == "TokenRefreshRequired" || code == "InvalidToken") {
       refusal.kind = ErrorKind::PermissionDenied;
       refusal.recovered = credentials_->refused(request.shown);
@@ -248,14 +249,14 @@ class S3Endpoint final : public HttpEndpoint {
     return true;
   }
 
-  // Returns true if the date is valid, also if another thread has already set the offset.
-  // Returns whether a signature of now is not valid for the server. The answer to a HEAD does not
-  // say why it is refused, and that to another request may break off before it does.
-  bool is_skewed(const HttpAnswer& answer) const {
+  // Returns whether the request's signature is too old or too new for the server. The answer to a
+  // HEAD does not say why it is refused, and that to another request may break off before it does.
+  static bool is_skewed(const HttpRequest& request, const HttpAnswer& answer) {
     const std::time_t there = curl_getdate(std::string(answer.header("date")).c_str(), nullptr);
-    return there != -1 && std::abs(there - (WallClock::seconds() + clock_offset_)) > kMostSkew;
+    return there != -1 && request.signed_at && std::abs(there - *request.signed_at) > kMostSkew;
   }
 
+  // Returns true if the date is valid, also if another thread has already set the offset.
   bool set_clock(std::string_view date) {
     const std::time_t there = curl_getdate(std::string(date).c_str(), nullptr);
     if (there == -1) return false;
