@@ -44,24 +44,25 @@ ALLOWED = {
         *("base", "codec", "format", "format/tensors", "format/safetensors", "io", "io/places"),
         *("engine", "engine/digest", "engine/move", "engine/load"),
     ],
-    "engine/rewrite": [
-        "base",
-        "engine",
-        "engine/digest",
-        "engine/move",
-        "engine/load",
-        "engine/open",
-    ],
     "engine/save": [
         *("base", "codec", "format", "format/tensors", "format/safetensors", "io", "io/places"),
         *("engine", "engine/digest", "engine/move", "engine/open"),
+    ],
+    "engine/rewrite": [
+        *("base", "codec", "format", "io", "io/places", "engine", "engine/digest", "engine/move"),
+        *("engine/load", "engine/open", "engine/save"),
+    ],
+    "engine/delta": [
+        *("base", "codec", "format", "io", "engine/digest", "engine/move", "engine/load"),
+        *("engine/open", "engine/rewrite"),
     ],
     "transfer/memory": ["base", "format", "io"],
     "transfer/device": ["base", "cuda", "engine/move", "transfer/memory"],
     "transfer/files": [
         *("base", "format", "io", "io/places"),
         *("engine", "engine/digest", "engine/move", "engine/load"),
-        *("engine/open", "engine/rewrite", "engine/save", "transfer/memory", "transfer/device"),
+        *("engine/open", "engine/rewrite", "engine/save", "engine/delta"),
+        *("transfer/memory", "transfer/device"),
     ],
     "ops": [
         *("base", "codec", "io", "engine", "engine/digest"),

@@ -1,9 +1,12 @@
 // One digest for all contents of a file, however they are stored.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/cancel.h"
 #include "format/catalogue.h"
@@ -36,5 +39,17 @@ std::optional<ModelDigest> parse_model_digest(std::string_view text);
 // entry, in their order; `chunks` those of chunks of kModelDigestChunk.
 ModelDigest model_digest(const Catalogue& catalogue, ConstBytes data_digests, Cancel& cancel);
 ModelDigest model_digest(const Catalogue& catalogue, const ChunkDigests& chunks, Cancel& cancel);
+
+// A tensor of a model that no file holds.
+struct DigestedTensor {
+  std::string_view name;  // as a program asks for it
+  DType dtype;
+  std::span<const std::int64_t> shape;
+  std::uint64_t data_size;
+  ConstBytes chunks;  // the SHA-256 of each chunk of kModelDigestChunk
+};
+
+// Returns the digest of version 2. No name appears twice.
+ModelDigest model_digest(std::vector<DigestedTensor> tensors, Cancel& cancel);
 
 }  // namespace tensorizer

@@ -240,4 +240,26 @@ void verify(const std::string& uri, const std::string& verify, std::optional<std
   });
 }
 
+void delta(const std::string& base, const std::string& fresh, const std::string& target,
+           const std::string& hashes, std::int64_t threads, const Options& base_options,
+           const Options& new_options, const Options& target_options) {
+  translate_errors([&] {
+    FileReader newer(fresh, option_list(new_options));
+    FileReader(base, option_list(base_options))
+        .make_delta(newer, target, parse_hashes(hashes), option_list(target_options), threads);
+  });
+}
+
+bool apply(const std::string& delta, const std::string& base,
+           const std::optional<std::string>& target, const std::optional<std::string>& hashes,
+           std::int64_t threads, const Options& delta_options, const Options& base_options,
+           const Options& target_options) {
+  return translate_errors([&] {
+    FileReader older(base, option_list(base_options));
+    return FileReader(delta, option_list(delta_options))
+        .apply(older, target, hashes ? std::optional(parse_hashes(*hashes)) : std::nullopt,
+               option_list(target_options), threads);
+  });
+}
+
 }  // namespace tensorizer::ops

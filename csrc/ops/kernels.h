@@ -65,4 +65,13 @@ std::string digest(const std::string& uri, std::int64_t threads, const Options& 
 void verify(const std::string& uri, const std::string& verify, std::optional<std::int64_t> threads,
             const Options& options);
 
+void delta(const std::string& base, const std::string& fresh, const std::string& target,
+           const std::string& hashes, std::int64_t threads, const Options& base_options,
+           const Options& new_options, const Options& target_options);
+
+bool apply(const std::string& delta, const std::string& base,
+           const std::optional<std::string>& target, const std::optional<std::string>& hashes,
+           std::int64_t threads, const Options& delta_options, const Options& base_options,
+           const Options& target_options);
+
 }  // namespace tensorizer::ops

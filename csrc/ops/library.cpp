@@ -54,6 +54,12 @@ TORCH_LIBRARY(tensorizer, m) {
       "-> ()");
   def("digest(str uri, *, int threads=0, Dict(str, str)? options=None, int version=1, "
       "bool listed=False) -> str");
+  def("delta(str base, str new, str target, *, str hashes=\"chunked\", int threads=0, "
+      "Dict(str, str)? base_options=None, Dict(str, str)? new_options=None, "
+      "Dict(str, str)? target_options=None) -> ()");
+  def("apply(str delta, str base, str? target=None, *, str? hashes=None, int threads=0, "
+      "Dict(str, str)? delta_options=None, Dict(str, str)? base_options=None, "
+      "Dict(str, str)? target_options=None) -> bool");
   def("open(Tensor data, *, Dict(str, str)? options=None) "
       "-> __torch__.torch.classes.tensorizer.Reader");
   // `out` is not "Tensor(a!)[]": TorchScript takes that for a change of the list, not of the
@@ -105,6 +111,8 @@ void implement_composites(torch::Library& m) {
   m.impl("save", &save);
   m.impl("names", &names);
   m.impl("digest", &digest);
+  m.impl("delta", &delta);
+  m.impl("apply", &apply);
 }
 TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) { implement_composites(m); }
 // torch.export keeps a composite op as it is, and cannot serialize a dict. It does not keep an op
@@ -115,8 +123,8 @@ TORCH_LIBRARY_IMPL(tensorizer, PythonDispatcher, m) { implement_composites(m); }
 // torch.func does not support dicts, and vmap and grad do not concern what these ops take or
 // return. Tensors that it has wrapped reach save_tensors, where it sees them.
 void pass_torch_func(torch::Library& m) {
-  for (const char* op :
-       {"load", "load_into", "load_tensors", "load_slices", "save", "names", "verify", "digest"}) {
+  for (const char* op : {"load", "load_into", "load_tensors", "load_slices", "save", "names",
+                         "verify", "digest", "delta", "apply"}) {
     m.impl(op, torch::CppFunction::makeFallthrough());
   }
 }

@@ -234,6 +234,19 @@ void define_reader_internals(torch::Library& library) {
              reader.rewrite(uri, parse_hashes(hashes), option_list(options), threads,
                             std::move(changes));
            }))
+      .def("make_delta",
+           method(+[](FileReader& reader, c10::intrusive_ptr<ScriptReader> fresh, std::string uri,
+                      std::string hashes, std::int64_t threads, Options options) {
+             reader.make_delta(fresh->file(), uri, parse_hashes(hashes), option_list(options),
+                               threads);
+           }))
+      .def("apply", method(+[](FileReader& reader, c10::intrusive_ptr<ScriptReader> base,
+                               std::optional<std::string> uri, std::optional<std::string> hashes,
+                               std::int64_t threads, Options options) {
+             return reader.apply(base->file(), uri,
+                                 hashes ? std::optional(parse_hashes(*hashes)) : std::nullopt,
+                                 option_list(options), threads);
+           }))
       .def("prefetch", method(+[](FileReader& reader, std::optional<NameList> names,
                                   c10::intrusive_ptr<ScriptCancel> cancel) {
              cancel->run([&](Cancel& given) { reader.prefetch(string_vector(names), given); });

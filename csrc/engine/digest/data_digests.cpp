@@ -60,6 +60,12 @@ void DataDigests::keep(std::uint32_t entry, std::uint64_t chunk,
   std::ranges::copy(digests, all.subspan(first_[entry] + chunk).begin());
 }
 
+ConstBytes DataDigests::chunks_of(std::uint32_t entry) const {
+  if (listed_) return catalogue_.chunk_digests().digests(entry);
+  const std::span<const Digest> all(computed_);
+  return std::as_bytes(all.subspan(first_[entry], first_[entry + 1] - first_[entry]));
+}
+
 ModelDigest DataDigests::model_digest(Cancel& cancel) const {
   for (const Entry& entry : catalogue_.entries()) {
     if (entry.dtype) continue;

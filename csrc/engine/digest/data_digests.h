@@ -39,6 +39,9 @@ class DataDigests {
   void keep(std::uint32_t entry, const Digests& found) noexcept;
   void keep(std::uint32_t entry, std::uint64_t chunk, std::span<const Digest> digests) noexcept;
 
+  // Returns the digests of a tensor's chunks, computed or listed.
+  ConstBytes chunks_of(std::uint32_t entry) const;
+
   // Returns the digest of the file. All data must have been digested, if they are not listed.
   // Throws Error(InvalidArgument) if a dtype is not known.
   ModelDigest model_digest(Cancel& cancel) const;

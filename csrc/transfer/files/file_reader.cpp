@@ -9,6 +9,7 @@
 #include "base/world.h"
 #include "engine/open/open_model.h"
 #include "engine/rewrite/file_digest.h"
+#include "transfer/files/cast.h"
 #include "transfer/files/file_reader_job.h"
 #include "transfer/files/update.h"
 #include "transfer/files/verify_memory.h"
@@ -236,11 +237,18 @@ std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool 
 
 void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
                          std::int64_t threads, TensorChanges changes) {
-  const RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options),
-                               std::move(changes)};
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  tensorizer::rewrite(*open, open->source(), request, job.progress, job.cancel);
+  const RewriteRequest request{to,
+                               hashes,
+                               parse_threads(threads),
+                               parse_save_options(options),
+                               std::move(changes.names),
+                               open->metadata()};
+  const std::unique_ptr<Origin> origin =
+      changes.dtype ? std::make_unique<CastOrigin>(*open, *changes.dtype, job.cancel)
+                    : std::make_unique<Origin>(*open, open->source(), job.cancel);
+  tensorizer::rewrite(*open, *origin, request, job.progress, job.cancel);
 }
 
 Updated FileReader::update(const std::string& to, std::int64_t threads) {

@@ -13,14 +13,20 @@
 
 #include "base/gate.h"
 #include "engine/open/open_file.h"
+#include "engine/rewrite/rewrite.h"
 #include "tensorizer_ops/reader.h"
 #include "transfer/files/header_cache.h"
 #include "transfer/files/load_counters.h"
-#include "transfer/files/rewrite.h"
 #include "transfer/files/targets.h"
 #include "transfer/memory/held_memory.h"
 
 namespace tensorizer {
+
+// How the tensors of a new file differ from those of the original.
+struct TensorChanges {
+  NewNames names{};
+  std::optional<c10::ScalarType> dtype{};  // as in LoadRequest
+};
 
 class FileReader {
  public:
@@ -103,6 +109,14 @@ class FileReader {
   void rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
                std::int64_t threads, TensorChanges changes = {});
   Updated update(const std::string& to, std::int64_t threads);
+  // Write deltas and apply them (engine/delta/delta.h); the reader is that of the base, or of the
+  // delta. Without a target, the new model replaces the base, and is stored like it; returns false
+  // if the base is the new model already.
+  void make_delta(FileReader& fresh, const std::string& to, HashKinds hashes,
+                  const OptionList& options, std::int64_t threads);
+  bool apply(FileReader& base, const std::optional<std::string>& to,
+             const std::optional<HashKinds>& hashes, const OptionList& options,
+             std::int64_t threads);
 
   std::pair<std::uint64_t, std::uint64_t> progress() const;
   LoadStats stats() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/save/file_kind.h"
 #include "engine/save/new_layout.h"
 #include "engine/save/save_shards.h"
 #include "format/name.h"

@@ -57,12 +57,6 @@ void tie_savings(std::span<Saving> savings);
 // specs away.
 std::vector<SaveItem> add_to(Layout& layout, std::span<Saving> savings);
 
-// Returns the kind of file that the options ask for, and derives the key if there is one. An
-// encrypted file never has CRC32s, which would reveal something about its data; throws
-// Error(InvalidArgument) if they are the only digests asked for, and what kind_in() throws.
-FileKind file_kind(Format format, HashKinds hashes, std::optional<Metadata> metadata,
-                   const SaveOptions& options, Cancel& cancel);
-
 // Returns the settings of a save. Call after staging.begin(). `staging` must outlive the settings.
 SaveSettings save_settings(const SaveOptions& options, int threads, Staging& staging);
 
@@ -75,7 +69,5 @@ std::unique_ptr<SharedModel> shared_model(std::string uri, const OptionList& opt
 // Throws Error(InvalidArgument) if the sink writes in place to the file that a tensor is mapped
 // from, because that would overwrite the tensor while it is read.
 void check_not_overwritten(const Sink& sink, std::span<const Saving> savings);
-// Does the same for the source that all tensors are read from.
-void check_not_overwritten(const Sink& sink, const Source& source);
 
 }  // namespace tensorizer

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "engine/rewrite/patched_source.h"
+#include "engine/rewrite/rewrite.h"
 #include "io/places/open.h"
-#include "transfer/files/rewrite.h"
 
 namespace tensorizer {
 
@@ -32,7 +32,7 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
   if (from.source().sequential() && from.catalogue().info().format == Format::Tensors) {
     refuse_update(from, "it can be read only once, in order, which is not enough: copy it");
   }
-  RewriteRequest request{to, from.hashes(cancel), threads, {}};
+  RewriteRequest request{to, from.hashes(cancel), threads, {}, {}, from.metadata()};
   SaveOptions& options = request.options;
   options.digest_chunk = catalogue.chunk_digests().chunk_size();
   options.digests = !catalogue.data_digests().empty();
@@ -46,7 +46,8 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
     if (error.kind() != ErrorKind::NotFound) throw;
   }
   if (local == nullptr) {
-    rewrite(from, from.source(), request, progress, cancel);
+    Origin origin(from, from.source(), cancel);
+    rewrite(from, origin, request, progress, cancel);
     return {progress.done, 0};
   }
   if (!local->identity()) {
@@ -56,7 +57,8 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
   OpenFile older(local, opening, cancel);
   if (older.catalogue().encrypted()) refuse_update(older, kEncrypted);
   PatchedSource source(from, older, threads, cancel);
-  rewrite(from, source, request, progress, cancel);
+  Origin origin(from, source, cancel);
+  rewrite(from, origin, request, progress, cancel);
   return {source.fetched(), source.kept()};
 }
 

@@ -1,0 +1,44 @@
+// Reads tensors block by block, as deltas cut them: several blocks at a time, so that their digests
+// are computed side by side.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "codec/changes.h"
+#include "engine/digest/chunks.h"
+#include "engine/move/plan.h"
+
+namespace tensorizer {
+
+// Returns how many blocks a reader has in memory of each file, if `workers` share `memory`.
+inline std::size_t blocks_at_once(std::uint64_t memory, int workers) {
+  constexpr std::uint64_t kMost = 8;
+  return std::clamp<std::uint64_t>(fair_share_of(memory, workers) / kChangesBlock, 1, kMost);
+}
+
+// Some blocks of a tensor that follow each other.
+struct Window {
+  std::uint64_t position = 0;  // of the first one, in the data
+  std::vector<std::byte> bytes{};
+  std::vector<Digest> digests{};  // of the blocks
+
+  std::size_t count() const noexcept { return chunk_count(bytes.size(), kChangesBlock); }
+  std::uint64_t end() const noexcept { return position + bytes.size(); }
+  Bytes block(std::size_t i) {
+    const std::size_t at = i * kChangesBlock;
+    return Bytes(bytes).subspan(at, std::min<std::size_t>(kChangesBlock, bytes.size() - at));
+  }
+  // Moves on to the next blocks of data of this size. Their bytes are then to be read.
+  void advance(std::uint64_t data_size, std::size_t blocks) {
+    position = end();
+    bytes.resize(std::min<std::uint64_t>(blocks * kChangesBlock, data_size - position));
+    digests.resize(count());
+  }
+  void restart() { *this = {}; }
+  ChunkedBytes to_digest() { return {bytes, digests}; }
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,66 @@
+// The deltas of a FileReader.
+#include <utility>
+
+#include "base/error.h"
+#include "engine/delta/changes_table.h"
+#include "engine/delta/delta.h"
+#include "engine/rewrite/file_digest.h"
+#include "transfer/files/file_reader_job.h"
+
+namespace tensorizer {
+
+namespace {
+
+// Returns whether a model has this digest. Reads all of it, unless it lists what the digest is made
+// of.
+bool is_model(OpenFile& file, const ModelDigest& digest, int threads, Cancel& cancel) {
+  Progress progress;
+  const bool listed = DataDigests::are_listed(file.catalogue(), digest.version);
+  return file_digest(file, {digest.version, listed, threads}, progress, cancel) == to_text(digest);
+}
+
+}  // namespace
+
+void FileReader::make_delta(FileReader& fresh, const std::string& to, HashKinds hashes,
+                            const OptionList& options, std::int64_t threads) {
+  RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options)};
+  const std::shared_ptr<OpenFile> older = file();
+  const std::shared_ptr<OpenFile> newer = fresh.file();
+  Job job(*this);
+  tensorizer::make_delta(*older, *newer, std::move(request), job.progress, job.cancel);
+}
+
+bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
+                       const std::optional<HashKinds>& hashes, const OptionList& options,
+                       std::int64_t threads) {
+  const std::shared_ptr<OpenFile> delta = file();
+  const std::shared_ptr<OpenFile> older = base.file();
+  Job job(*this);
+  RewriteRequest request{to.value_or(base.uri()), hashes.value_or(kUsualHashes),
+                         parse_threads(threads), parse_save_options(options)};
+  if (!to) {
+    if (older->catalogue().encrypted() && request.options.key.empty()) {
+      throw Error(ErrorKind::InvalidArgument,
+                  older->source().label() +
+                      ": it is encrypted, and what replaces it would not be: give a key in the "
+                      "options of the target, or a target");
+    }
+    if (!hashes) request.hashes = older->hashes(job.cancel);
+    if (!request.options.format) request.options.format = older->catalogue().info().format;
+  }
+  const std::optional<DeltaEnds> ends = delta_ends(*delta);
+  const bool listed = DataDigests::are_listed(older->catalogue(), DigestVersion::Chunks);
+  if (!to && ends && listed && is_model(*older, ends->target, request.threads, job.cancel)) {
+    return false;
+  }
+  try {
+    apply_delta(*delta, *older, request, job.progress, job.cancel);
+  } catch (const Error& error) {
+    if (to || listed || !ends || error.kind() != ErrorKind::InvalidArgument) throw;
+    if (!is_model(*older, ends->target, request.threads, job.cancel)) throw;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace tensorizer
