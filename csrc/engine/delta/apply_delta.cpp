@@ -20,7 +20,7 @@ struct Recipe {
   DType dtype = DType::UInt8;
   std::span<const std::int64_t> shape{};
   std::uint64_t data_size = 0;
-  std::vector<Digest> digests{};  // of its blocks, once it has been read
+  std::vector<Digest> digests{};  // of its blocks, when it has been read
 };
 
 // The tensors of the new model, which is written as the delta with other data.
@@ -30,6 +30,9 @@ class ApplyOrigin final : public Origin {
               Cancel& cancel);
 
   void change(std::uint32_t name, Format format, TensorSpec& spec) override;
+  std::span<const Digest> checked_chunks(std::uint32_t entry) const override {
+    return recipes_[entry].digests;
+  }
   std::unique_ptr<TensorReader> open_reader() override;
   void confirm() override;
 
@@ -81,10 +84,7 @@ class ApplyReader final : public TensorReader {
 
   void read(std::uint32_t tensor, std::uint64_t position, Bytes out) override {
     Recipe& recipe = origin_.recipe(tensor);
-    if (position == 0) {
-      recipe.digests.resize(chunk_count(recipe.data_size, kChangesBlock));
-      begin(tensor, recipe);
-    }
+    if (position == 0) begin(tensor, recipe);
     if (!recipe.base) {
       origin_.read(delta_, tensor, position, out);
       whole_->update(out);
@@ -191,6 +191,7 @@ ApplyOrigin::ApplyOrigin(OpenFile& delta, OpenFile& base, DeltaEnds ends, std::s
     } else {
       recipes_.push_back({{}, delta.dtype(catalogue.number_of(i)), entry.shape, entry.data_size});
     }
+    recipes_.back().digests.resize(chunk_count(recipes_.back().data_size, kChangesBlock));
   }
 }
 

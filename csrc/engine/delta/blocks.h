@@ -8,15 +8,16 @@
 
 #include "base/bytes.h"
 #include "codec/changes.h"
+#include "codec/sha256.h"
 #include "engine/digest/chunks.h"
-#include "engine/move/plan.h"
 
 namespace tensorizer {
 
-// Returns how many blocks a reader has in memory of each file, if `workers` share `memory`.
+// Returns how many blocks a worker reads at once, if `workers` share `memory`: as many as SHA-256
+// hashes side by side, at most.
 inline std::size_t blocks_at_once(std::uint64_t memory, int workers) {
-  constexpr std::uint64_t kMost = 8;
-  return std::clamp<std::uint64_t>(fair_share_of(memory, workers) / kChangesBlock, 1, kMost);
+  const std::uint64_t share = memory / static_cast<std::uint64_t>(workers);
+  return std::clamp<std::uint64_t>(share / kChangesBlock, 1, sha256_lanes());
 }
 
 // Some blocks of a tensor that follow each other.

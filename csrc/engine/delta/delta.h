@@ -9,7 +9,8 @@
 namespace tensorizer {
 
 // Writes what turns the model of `base` into that of `fresh`, and the metadata of `fresh`. Reads
-// both in whole, and those tensors twice whose changes do not fit into half of the memory ceiling.
+// both in whole, and those tensors twice whose changes do not fit into a quarter of the memory
+// ceiling.
 // Checks what both files say about their data. Throws InvalidArgument for a file that can be read
 // only once, and for one that is a delta itself.
 void make_delta(OpenFile& base, OpenFile& fresh, RewriteRequest request, Progress& progress,

@@ -368,10 +368,10 @@ void make_delta(OpenFile& base, OpenFile& fresh, RewriteRequest request, Progres
   }
   Model older(base);
   Model newer(fresh);
-  // A quarter for the windows of both models, half for codes, the rest for the save.
+  // Half for the windows of both models, a quarter for codes, the rest for the save.
   const std::uint64_t memory = request.options.memory_ceiling;
   const std::size_t blocks = blocks_at_once(memory / 4, request.threads);
-  DeltaOrigin origin(older, newer, blocks, memory / 2, cancel);
+  DeltaOrigin origin(older, newer, blocks, memory / 4, cancel);
   origin.encode(request.threads, progress);
   Metadata metadata = without_delta(fresh.metadata()).value_or(Metadata());
   metadata.emplace_back(kDeltaKey, "1");

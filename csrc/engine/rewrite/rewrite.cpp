@@ -167,6 +167,7 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, const NewNames& new_
     if (!names.owns(name) && from.source().sequential()) refuse_to_read_twice(from, name.number);
     origin.add(name.entry);
     SaveItem item;
+    item.checked_chunks = origin.checked_chunks(name.entry);
     const bool has_data = spec.data_size() > 0;
     naming_the_file([&] { layout.add(std::move(spec)); });
     if (has_data || is_read(from.catalogue().entries()[name.entry])) {

@@ -20,6 +20,9 @@ struct SaveItem {
   std::optional<std::uint32_t> staged{};
   // The number that a TensorReader knows the tensor by, if its data comes from one.
   std::optional<std::uint32_t> read{};
+  // The SHA-256 of each chunk of kUsualChunk, if the TensorReader has checked them when it gives
+  // the last byte; else empty.
+  std::span<const Digest> checked_chunks{};
 };
 
 struct SaveSettings {

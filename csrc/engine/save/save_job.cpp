@@ -8,6 +8,9 @@ namespace tensorizer {
 
 void SaveJob::complete(std::size_t item, TensorHeaderImage& header, const Digests& digests,
                        const Digests& data_digest) const {
+  if (chunks_are_known(item)) {
+    std::ranges::copy(items[item].checked_chunks, layout.chunk_digests(first + item).begin());
+  }
   if (header.bytes().empty()) {
     // Without a header, the digests cover the data alone.
     layout.set_data_digest(first + item, digests);

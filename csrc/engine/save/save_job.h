@@ -47,9 +47,14 @@ struct SaveJob {
   }
 
   std::uint64_t chunk_size() const { return layout.kind().chunk_size; }
-  // Returns where the digests of an item's chunks go; empty if none are written.
+  // Returns where the digests of an item's chunks go; empty if none are computed.
   std::span<Digest> chunk_digests(std::size_t item) const {
-    return layout.chunk_digests(first + item);
+    return chunks_are_known(item) ? std::span<Digest>() : layout.chunk_digests(first + item);
+  }
+  bool chunks_are_known(std::size_t item) const {
+    const FileKind& kind = layout.kind();
+    return !items[item].checked_chunks.empty() && kind.chunk_size == kUsualChunk &&
+           kind.chunk_hash == Hash::Sha256;
   }
 
   // Sets the digests in the header, and those in the layout that the prefix needs. The MACs must be
