@@ -41,6 +41,7 @@ if _typing.TYPE_CHECKING:
     )
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer as install_as_tensorizer
     from tensorizer_ops._front.background import Save as Save, save_async as save_async
+    from tensorizer_ops._front.deltas import apply as apply, delta as delta
     from tensorizer_ops._front.iterate import iterate as iterate
     from tensorizer_ops._front.load_save import (
         load as load,
@@ -84,6 +85,7 @@ _LATER = {
     for module, names in {
         "_front.background": ("Save", "save_async"),
         "_compat.as_tensorizer": ("install_as_tensorizer",),
+        "_front.deltas": ("apply", "delta"),
         "_front.iterate": ("iterate",),
         "_front.load_save": ("load", "load_slices", "save"),
         "_front.modules": (

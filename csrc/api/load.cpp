@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "transfer/files/file_reader.h"
+
 namespace tensorizer {
 
 namespace {
@@ -41,6 +43,27 @@ void save(const std::string& uri, const TensorMap& tensors, HashKinds hashes,
           const OptionList& options, const Metadata& metadata) {
   const NamedTensors given = split(tensors);
   save(uri, given.names, given.tensors, hashes, 0, options, metadata);
+}
+
+void delta(const std::string& base, const std::string& fresh, const std::string& target,
+           HashKinds hashes, const OptionList& options) {
+  const OptionList loading = options_for(OptionUse::Load, options);
+  FileReader newer(fresh, loading);
+  FileReader(base, loading)
+      .make_delta(newer, target, hashes, options_for(OptionUse::Save, options), 0);
+}
+
+bool apply(const std::string& delta, const std::string& base,
+           const std::optional<std::string>& target, const OptionList& options) {
+  const OptionList loading = options_for(OptionUse::Load, options);
+  FileReader older(base, loading);
+  return FileReader(delta, loading)
+      .apply(older, target, std::nullopt, options_for(OptionUse::Save, options), 0);
+}
+
+bool apply(const std::string& delta, const TensorMap& tensors, const OptionList& options) {
+  const NamedTensors given = split(tensors);
+  return FileReader(delta, options).apply_in_memory(given.names, given.tensors, 0);
 }
 
 }  // namespace tensorizer

@@ -262,4 +262,12 @@ bool apply(const std::string& delta, const std::string& base,
   });
 }
 
+bool apply_into(const std::string& delta, const Strings& names, at::TensorList tensors,
+                std::int64_t threads, const Options& options) {
+  return translate_errors([&] {
+    return FileReader(delta, option_list(options))
+        .apply_in_memory(string_vector(names), tensors.vec(), threads);
+  });
+}
+
 }  // namespace tensorizer::ops

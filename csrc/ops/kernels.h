@@ -74,4 +74,7 @@ bool apply(const std::string& delta, const std::string& base,
            std::int64_t threads, const Options& delta_options, const Options& base_options,
            const Options& target_options);
 
+bool apply_into(const std::string& delta, const Strings& names, at::TensorList tensors,
+                std::int64_t threads, const Options& options);
+
 }  // namespace tensorizer::ops

@@ -60,6 +60,9 @@ TORCH_LIBRARY(tensorizer, m) {
   def("apply(str delta, str base, str? target=None, *, str? hashes=None, int threads=0, "
       "Dict(str, str)? delta_options=None, Dict(str, str)? base_options=None, "
       "Dict(str, str)? target_options=None) -> bool");
+  // As `out` of load_into, `tensors` change.
+  def("apply_into(str delta, str[] names, Tensor[] tensors, *, int threads=0, "
+      "Dict(str, str)? options=None) -> bool");
   def("open(Tensor data, *, Dict(str, str)? options=None) "
       "-> __torch__.torch.classes.tensorizer.Reader");
   // `out` is not "Tensor(a!)[]": TorchScript takes that for a change of the list, not of the
@@ -113,6 +116,7 @@ void implement_composites(torch::Library& m) {
   m.impl("digest", &digest);
   m.impl("delta", &delta);
   m.impl("apply", &apply);
+  m.impl("apply_into", &apply_into);
 }
 TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) { implement_composites(m); }
 // torch.export keeps a composite op as it is, and cannot serialize a dict. It does not keep an op

@@ -247,6 +247,10 @@ void define_reader_internals(torch::Library& library) {
                                  hashes ? std::optional(parse_hashes(*hashes)) : std::nullopt,
                                  option_list(options), threads);
            }))
+      .def("apply_in_memory",
+           method(+[](FileReader& reader, NameList names, Tensors tensors, std::int64_t threads) {
+             return reader.apply_in_memory(string_vector(names), tensors, threads);
+           }))
       .def("prefetch", method(+[](FileReader& reader, std::optional<NameList> names,
                                   c10::intrusive_ptr<ScriptCancel> cancel) {
              cancel->run([&](Cancel& given) { reader.prefetch(string_vector(names), given); });

@@ -101,12 +101,21 @@ def _computes(parser: argparse.ArgumentParser) -> None:
 
 
 def _writes(parser: argparse.ArgumentParser, hashes: str | None = "chunked") -> None:
-    """Add the arguments of all commands that write a file."""
+    """Add the arguments of all commands that write a file from another one."""
+    _read_file(parser, "source")
+    _written_file(parser, hashes, "the source")
+
+
+def _read_file(parser: argparse.ArgumentParser, name: str, what: str = "the file to read") -> None:
+    parser.add_argument(name, type=_place, metavar=name.upper(), help=f"the path or URI of {what}")
+
+
+def _written_file(
+    parser: argparse.ArgumentParser, hashes: str | None, like: str, optional: bool = False
+) -> None:
+    what = f"the path or URI of the file to write{f'; {like} by default' if optional else ''}"
     parser.add_argument(
-        "source", type=_place, metavar="SOURCE", help="the path or URI of the file to read"
-    )
-    parser.add_argument(
-        "target", type=_place, metavar="TARGET", help="the path or URI of the file to write"
+        "target", nargs="?" if optional else None, type=_place, metavar="TARGET", help=what
     )
     _named(
         parser,
@@ -118,7 +127,7 @@ def _writes(parser: argparse.ArgumentParser, hashes: str | None = "chunked") -> 
         "--hashes",
         choices=get_args(Hashes),
         default=hashes,
-        help=f"the hashes to write; {hashes or 'those of the source'} by default",
+        help=f"the hashes to write; {hashes or f'those of {like}'} by default",
     )
     _computes(parser)
 
@@ -232,6 +241,20 @@ def add_copy(parser: argparse.ArgumentParser) -> None:
         help="fetch only what the local TARGET lacks; SOURCE needs digests of chunks",
     )
     _reads(parser, "--source-options")
+
+
+def add_delta(parser: argparse.ArgumentParser) -> None:
+    _read_file(parser, "base", "the older model")
+    _read_file(parser, "new", "the newer model")
+    _written_file(parser, "chunked", "the source")
+    _reads(parser)
+
+
+def add_apply(parser: argparse.ArgumentParser) -> None:
+    _read_file(parser, "delta", "what `delta` has written")
+    _read_file(parser, "base", "the older model")
+    _written_file(parser, None, "BASE", optional=True)
+    _reads(parser)
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops._base.tables import name_text
-from tensorizer_ops._cli.options import is_encrypted, reading, refuse_stream
+from tensorizer_ops._cli.options import reading, refuse_stream, without_useless_key
 from tensorizer_ops._cli.parsers import DIFFERENT
 from tensorizer_ops._front.info import StoredTensor
 from tensorizer_ops._front.inspection import File
@@ -59,7 +59,7 @@ def diff(given: Namespace) -> int:
         refuse_stream(uri, "diff reads it several times")
     options = reading(given)
     sides = [(given.a, options), (given.b, {**options, **dict(given.target_options)})]
-    sides = [(uri, _without_useless_key(uri, chosen)) for uri, chosen in sides]
+    sides = [(uri, without_useless_key(uri, chosen)) for uri, chosen in sides]
     a, b = ({t.name: t for t in File(uri, chosen).index()} for uri, chosen in sides)
     readers = [torch.classes.tensorizer.Reader(uri, chosen) for uri, chosen in sides]
     found: list[dict[str, object]] = []
@@ -73,13 +73,6 @@ def diff(given: Namespace) -> int:
     elif not given.quiet:
         print(f"{len(found)} of {total} tensors differ" if found else f"all {total} tensors agree")
     return DIFFERENT if found else 0
-
-
-def _without_useless_key(uri: str, options: dict[str, str]) -> dict[str, str]:
-    """Return the options without the key if the file is not encrypted: the other one may be."""
-    if "key" not in options or is_encrypted(uri, options):
-        return options
-    return {name: value for name, value in options.items() if name != "key"}
 
 
 def _compare(

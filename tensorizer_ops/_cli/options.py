@@ -29,6 +29,13 @@ def is_encrypted(uri: str, options: dict[str, str]) -> bool:
     return File(uri, without).format().encrypted
 
 
+def without_useless_key(uri: str, options: dict[str, str]) -> dict[str, str]:
+    """Return the options without the key if the file is not encrypted: another one may be."""
+    if "key" not in options or is_encrypted(uri, options):
+        return options
+    return {name: value for name, value in options.items() if name != "key"}
+
+
 def refuse_stream(source: str, instead: str) -> None:
     """Raise an error for a pipe or a terminal, which has its bytes only once."""
     name = source.removeprefix("fd:")

@@ -210,6 +210,27 @@ COMMANDS = (
         "needs its key, and stays encrypted with it, for which a passphrase costs the same.",
     ),
     Command(
+        "delta",
+        "write what turns one version of a model into another",
+        ("delta step1.tensors step2.tensors step2.delta.tensors",),
+        "deltas",
+        arguments.add_delta,
+        "A step of training changes few elements, by little: the delta is 1 to 5 % of the model.",
+    ),
+    Command(
+        "apply",
+        "make the new version of a model from the old one and a delta",
+        (
+            "apply step2.delta.tensors step1.tensors step2.tensors",
+            "apply s3://bucket/step2.delta.tensors model.tensors",
+        ),
+        "deltas",
+        arguments.add_apply,
+        "Without TARGET, the new version replaces BASE, unless BASE is the new version already. "
+        "BASE is compared with what the delta was made from, and the result with what it should "
+        "be, before anything appears.",
+    ),
+    Command(
         "upload",
         "copy a folder to a server, and go on with one that was stopped",
         ("upload ./llama s3://bucket/llama",),

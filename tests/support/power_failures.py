@@ -82,6 +82,16 @@ def update(root: Path) -> None:
     tensorizer_ops.update(root / "newer.tensors", root / "m.tensors", threads=1)
 
 
+def prepare_delta(root: Path) -> None:
+    prepare_update(root)
+    tensorizer_ops.delta(root / "m.tensors", root / "newer.tensors", root / "delta.tensors")
+
+
+def apply(root: Path) -> None:
+    base = root / "m.tensors"
+    tensorizer_ops.apply(root / "delta.tensors", base, threads=1, target_options=SYNCED)
+
+
 def save_checkpoint(value: int) -> Callable[[Path], None]:
     return lambda root: tensorizer_ops.checkpoint.save(root / "step", model(value), options=SYNCED)
 
@@ -170,6 +180,7 @@ CASES = {
     "shards": Case(save(OLD, SHARDED, **SHARDS), save(NEW, SHARDED, **SHARDS), load("."), True),
     "update": Case(prepare_update, update, load(), may_be_damaged=True),
     "convert, fsync": Case(prepare_update, convert, load()),
+    "delta, fsync": Case(prepare_delta, apply, load()),
     "checkpoint, fsync": Case(save_checkpoint(OLD), save_checkpoint(NEW), load_checkpoint),
     "checkpoint of two ranks, fsync": Case(
         save_ranks(OLD), save_ranks(NEW), load_checkpoint, breaks=False

@@ -40,6 +40,11 @@ struct Window {
   }
   void restart() { *this = {}; }
   ChunkedBytes to_digest() { return {bytes, digests}; }
+  // Computes the digests.
+  void digest() {
+    const ChunkedBytes chunks = to_digest();
+    digest_chunks({&chunks, 1}, Hash::Sha256, kChangesBlock);
+  }
 };
 
 }  // namespace tensorizer

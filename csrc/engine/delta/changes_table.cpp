@@ -39,6 +39,38 @@ std::optional<DeltaEnds> delta_ends(OpenFile& file) {
   return DeltaEnds{digest(kBaseKey), digest(kTargetKey)};
 }
 
+DeltaEnds need_delta(OpenFile& file) {
+  refuse_stream(file);
+  const std::optional<DeltaEnds> ends = delta_ends(file);
+  if (!ends) throw Error(ErrorKind::InvalidArgument, file.source().label() + ": it is no delta");
+  return *ends;
+}
+
+void refuse_stream(OpenFile& file) {
+  if (!file.source().sequential()) return;
+  throw Error(ErrorKind::InvalidArgument,
+              file.source().label() +
+                  ": it can be read only once, in order, which is not enough for a delta: write it "
+                  "to a disk first");
+}
+
+DeltaNames::DeltaNames(OpenFile& delta) {
+  const std::vector<NamedEntry> given = all_names(delta.catalogue());
+  std::vector<NamedEntry> named;
+  stored.reserve(given.size());
+  for (std::uint32_t i = 0; i < given.size(); ++i) {
+    const std::string_view own = delta.catalogue().entries()[given[i].entry].name;
+    const std::string_view prefix = own.starts_with(kWholePrefix) ? kWholePrefix : kChangesPrefix;
+    if (!given[i].name.starts_with(prefix)) {
+      throw Error(ErrorKind::InvalidFormat,
+                  delta.describe_entry(i) + " has a name that no tensor of a delta has");
+    }
+    stored.emplace_back(given[i].name.substr(prefix.size()));
+    named.push_back({stored.back(), given[i].type, given[i].entry});
+  }
+  clean = clean_names(named);
+}
+
 std::vector<std::byte> to_bytes(const std::vector<BlockChange>& table) {
   std::vector<std::byte> bytes;
   bytes.reserve(table.size() * kBlockChangeSize);

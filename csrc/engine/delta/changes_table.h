@@ -35,6 +35,22 @@ struct DeltaEnds {
 // that does not name its models.
 std::optional<DeltaEnds> delta_ends(OpenFile& file);
 
+// Throws InvalidArgument for a file that can be read only once.
+void refuse_stream(OpenFile& file);
+
+// The same. Throws InvalidArgument for a file that is no delta, and for one that can be read only
+// once.
+DeltaEnds need_delta(OpenFile& file);
+
+// The names of the new model, in the order of the delta's names.
+struct DeltaNames {
+  // Throws InvalidFormat for a name without a prefix.
+  explicit DeltaNames(OpenFile& delta);
+
+  std::vector<std::string> stored;
+  std::vector<std::string_view> clean;  // by which a program asks for them
+};
+
 // One block of a tensor.
 struct BlockChange {
   Digest base{};

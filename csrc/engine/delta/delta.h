@@ -23,9 +23,6 @@ void make_delta(OpenFile& base, OpenFile& fresh, RewriteRequest request, Progres
 void apply_delta(OpenFile& delta, OpenFile& base, RewriteRequest request, Progress& progress,
                  Cancel& cancel);
 
-// Throws InvalidArgument for a file that can be read only once.
-void refuse_stream(OpenFile& file);
-
 // Returns the metadata without what makes the file a delta.
 std::optional<Metadata> without_delta(std::optional<Metadata> metadata);
 

@@ -346,14 +346,6 @@ std::unique_ptr<TensorReader> DeltaOrigin::open_reader() {
 
 }  // namespace
 
-void refuse_stream(OpenFile& file) {
-  if (!file.source().sequential()) return;
-  throw Error(ErrorKind::InvalidArgument,
-              file.source().label() +
-                  ": it can be read only once, in order, which is not enough for a delta: write it "
-                  "to a disk first");
-}
-
 std::optional<Metadata> without_delta(std::optional<Metadata> metadata) {
   if (metadata) std::erase_if(*metadata, [](const auto& pair) { return is_delta_key(pair.first); });
   return metadata;

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "tensorizer_ops/constants.h"
@@ -43,5 +44,23 @@ void load_into(const std::string& uri, const TensorMap& outputs, Verify verify =
 // Saves tensors under their names, in the order of the map. Throws what save() in writer.h throws.
 void save(const std::string& uri, const TensorMap& tensors, HashKinds hashes = kUsualHashes,
           const OptionList& options = {}, const Metadata& metadata = {});
+
+// Writes what turns one version of a model into another. `options` are those of loads and of saves.
+// Throws Error(InvalidArgument) for a file that can be read only once or is a delta itself.
+void delta(const std::string& base, const std::string& fresh, const std::string& target,
+           HashKinds hashes = kUsualHashes, const OptionList& options = {});
+
+// Makes the newer version of a model from the older one and a delta. The base and the result are
+// compared with what they must be. Without a target, the new version replaces the base, in its
+// format and with its hashes; returns false if it is the base already. Throws
+// Error(InvalidArgument) if the base is another model, and Error(InvalidFormat) for a damaged
+// delta.
+bool apply(const std::string& delta, const std::string& base,
+           const std::optional<std::string>& target = std::nullopt,
+           const OptionList& options = {});
+
+// The same for tensors in memory, which keep their memory. None is touched before all of them were
+// compared. If an error comes later, its message says that they are between two models.
+bool apply(const std::string& delta, const TensorMap& tensors, const OptionList& options = {});
 
 }  // namespace tensorizer

@@ -117,6 +117,8 @@ class FileReader {
   bool apply(FileReader& base, const std::optional<std::string>& to,
              const std::optional<HashKinds>& hashes, const OptionList& options,
              std::int64_t threads);
+  bool apply_in_memory(const std::vector<std::string>& names,
+                       const std::vector<at::Tensor>& tensors, std::int64_t threads);
 
   std::pair<std::uint64_t, std::uint64_t> progress() const;
   LoadStats stats() const;

@@ -5,6 +5,7 @@
 #include "engine/delta/changes_table.h"
 #include "engine/delta/delta.h"
 #include "engine/rewrite/file_digest.h"
+#include "transfer/files/apply_in_memory.h"
 #include "transfer/files/file_reader_job.h"
 
 namespace tensorizer {
@@ -35,32 +36,44 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
                        std::int64_t threads) {
   const std::shared_ptr<OpenFile> delta = file();
   const std::shared_ptr<OpenFile> older = base.file();
-  Job job(*this);
   RewriteRequest request{to.value_or(base.uri()), hashes.value_or(kUsualHashes),
                          parse_threads(threads), parse_save_options(options)};
-  if (!to) {
-    if (older->catalogue().encrypted() && request.options.key.empty()) {
-      throw Error(ErrorKind::InvalidArgument,
-                  older->source().label() +
-                      ": it is encrypted, and what replaces it would not be: give a key in the "
-                      "options of the target, or a target");
-    }
+  if (to) {
+    Job job(*this);
+    apply_delta(*delta, *older, std::move(request), job.progress, job.cancel);
+    return true;
+  }
+  if (older->catalogue().encrypted() && request.options.key.empty()) {
+    throw Error(ErrorKind::InvalidArgument,
+                older->source().label() +
+                    ": it is encrypted, and what replaces it would not be: give a key in the "
+                    "options of the target, or a target");
+  }
+  const DeltaEnds ends = need_delta(*delta);
+  const auto is_new = [&] {
+    Job job(*this);
+    return is_model(*older, ends.target, request.threads, job.cancel);
+  };
+  const bool is_fast = DataDigests::are_listed(older->catalogue(), ends.target.version);
+  if (is_fast && is_new()) return false;
+  try {
+    Job job(*this);
     if (!hashes) request.hashes = older->hashes(job.cancel);
     if (!request.options.format) request.options.format = older->catalogue().info().format;
-  }
-  const std::optional<DeltaEnds> ends = delta_ends(*delta);
-  const bool listed = DataDigests::are_listed(older->catalogue(), DigestVersion::Chunks);
-  if (!to && ends && listed && is_model(*older, ends->target, request.threads, job.cancel)) {
-    return false;
-  }
-  try {
     apply_delta(*delta, *older, request, job.progress, job.cancel);
   } catch (const Error& error) {
-    if (to || listed || !ends || error.kind() != ErrorKind::InvalidArgument) throw;
-    if (!is_model(*older, ends->target, request.threads, job.cancel)) throw;
+    if (is_fast || error.kind() != ErrorKind::InvalidArgument || !is_new()) throw;
     return false;
   }
   return true;
+}
+
+bool FileReader::apply_in_memory(const std::vector<std::string>& names,
+                                 const std::vector<at::Tensor>& tensors, std::int64_t threads) {
+  const std::shared_ptr<OpenFile> delta = file();
+  Job job(*this);
+  return tensorizer::apply_in_memory(*delta, names, tensors, parse_threads(threads), job.progress,
+                                     job.cancel);
 }
 
 }  // namespace tensorizer

@@ -96,6 +96,20 @@ void write_and_read() {
          tensorizer::ErrorKind::InvalidFormat);
 }
 
+void change() {
+  const at::Tensor older = at::arange(1000, at::kFloat);
+  const at::Tensor newer = older.clone();
+  newer[7] = -1;
+  tensorizer::save("older.tensors", {{"one", older}});
+  tensorizer::save("newer.tensors", {{"one", newer}});
+  tensorizer::delta("older.tensors", "newer.tensors", "delta.tensors");
+  EXPECT(tensorizer::apply("delta.tensors", "older.tensors", "made.tensors"));
+  EXPECT(tensorizer::load("made.tensors").at("one").equal(newer));
+  EXPECT(tensorizer::apply("delta.tensors", "older.tensors"));
+  EXPECT(!tensorizer::apply("delta.tensors", "older.tensors"));
+  EXPECT(tensorizer::apply("delta.tensors", {{"one", older}}) && older.equal(newer));
+}
+
 void interrupt() {
   tensorizer::save("c.tensors", {{"one", at::ones({1})}});
   tensorizer::set_interrupt_hook([] { throw Interrupted(); });
@@ -118,6 +132,7 @@ void interrupt() {
 
 int main() {
   write_and_read();
+  change();
   interrupt();
   EXPECT(tensorizer::version() == tensorizer::kVersion);
   std::cout << tensorizer::version() << "\n";
