@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -96,16 +97,16 @@ def apply(
         tensorizer_ops.errors.InvalidFormat: the delta is damaged.
     """
     reader = torch.classes.tensorizer.Reader(to_uri(delta), as_text(delta_options or {}))
-    internals = torch.classes.tensorizer._Internals(reader)
     if isinstance(base, (torch.nn.Module, Mapping)):
         if target is not None or hashes is not None or base_options or target_options:
             raise errors.InvalidArgument(
                 "tensors in memory are changed in place: target, hashes, base_options and "
                 "target_options are for files"
             )
-        return _apply_in_memory(internals, reader, base, threads, progress)
+        return _apply_in_memory(reader, base, threads, progress)
     older = torch.classes.tensorizer.Reader(to_uri(base), as_text(base_options or {}))
     place = None if target is None else to_uri(target)
+    internals = torch.classes.tensorizer._Internals(reader)
     with reported(reader, progress):
         changed: bool = internals.apply(
             older, place, hashes, threads, as_text(target_options or {})
@@ -114,8 +115,7 @@ def apply(
 
 
 def _apply_in_memory(
-    internals: torch.ScriptObject,
-    reader: torch.ScriptObject,
+    reader: Any,
     base: torch.nn.Module | Mapping[str, torch.Tensor],
     threads: int,
     progress: Progress | None,
@@ -124,6 +124,7 @@ def _apply_in_memory(
         base = base.state_dict(keep_vars=True)
     named = as_dict(base)
     plain = plain_tensors(named, named.values(), done="changed")
+    internals = torch.classes.tensorizer._Internals(reader)
     with reported(reader, progress), torch._C.DisableTorchFunctionSubclass():
         changed: bool = internals.apply_in_memory(list(named), plain, threads)
     return changed

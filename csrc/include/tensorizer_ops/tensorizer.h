@@ -56,8 +56,7 @@ void delta(const std::string& base, const std::string& fresh, const std::string&
 // Error(InvalidArgument) if the base is another model, and Error(InvalidFormat) for a damaged
 // delta.
 bool apply(const std::string& delta, const std::string& base,
-           const std::optional<std::string>& target = std::nullopt,
-           const OptionList& options = {});
+           const std::optional<std::string>& target = std::nullopt, const OptionList& options = {});
 
 // The same for tensors in memory, which keep their memory. None is touched before all of them were
 // compared. If an error comes later, its message says that they are between two models.
