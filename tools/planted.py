@@ -271,7 +271,48 @@ REDIS_BUGS = (
     ),
 )
 
+UPDATE_BUGS = (
+    Bug(
+        "an update fetches what the local file has",
+        "engine/rewrite/patched_source.cpp",
+        "if (found != offsets.end()) common_",
+        "if (false) common_",
+    ),
+    Bug(
+        "an update reads the beginning of a chunk in place of its rest",
+        "engine/rewrite/patched_source.cpp",
+        "common->older_offset + (at - common->offset)",
+        "common->older_offset",
+    ),
+    Bug(
+        "an update takes a stale answer for a chunk",
+        "engine/digest/check.cpp",
+        "if (!right) wrong(at, chunk);",
+        "static_cast<void>(right);",
+    ),
+    Bug(
+        "an update takes a stale answer for a header",
+        "format/tensors/index.cpp",
+        "!std::ranges::equal(sha256(header), chunk_digests_.header_digest(entry))",
+        "false",
+    ),
+    Bug(
+        "an update that fails replaces the file",
+        "engine/save/save.cpp",
+        "  write_file(sink, layout, items, settings, progress, cancel);",
+        """  try {
+    write_file(sink, layout, items, settings, progress, cancel);
+  } catch (...) {
+    sink.finish(layout.file_size(), cancel);
+    throw;
+  }""",
+    ),
+)
+
 REDIS_CASES = ("redis-load", "redis-save", "redis-remove")
+UPDATE_CASES = ("http-update", "s3-update", "redis-update")
+# Each gets all seeds.
+CASES = {bug: REDIS_CASES for bug in REDIS_BUGS} | {bug: UPDATE_CASES for bug in UPDATE_BUGS}
 
 
 def build() -> None:
@@ -292,8 +333,8 @@ def find(bug: Bug) -> str:
         sys.exit(f"{bug.file} has {original.count(bug.right)} times: {bug.right}")
     with TREE.changed(name, original.replace(bug.right, bug.wrong)):
         build()
-        if bug in REDIS_BUGS:
-            return next(filter(None, (simulate("--case", case) for case in REDIS_CASES)), "")
+        if bug in CASES:
+            return next(filter(None, (simulate("--case", case) for case in CASES[bug])), "")
         return simulate()
 
 
@@ -303,7 +344,7 @@ def main() -> None:
     if said := simulate():
         sys.exit("the simulation fails without a bug\n" + said)
     missed = 0
-    for bug in BUGS + REDIS_BUGS:
+    for bug in BUGS + REDIS_BUGS + UPDATE_BUGS:
         if len(sys.argv) > 1 and sys.argv[1] not in bug.what:
             continue
         begin = time.monotonic()
