@@ -229,3 +229,28 @@ def relay(port: int) -> Iterator[Relay]:
         yield between
     finally:
         between.close()
+
+
+@contextmanager
+def away_after(server: Relay, passed: int) -> Iterator[None]:
+    """The server cannot be reached after so many bytes."""
+
+    def leave() -> None:
+        server.refuse(True)
+        server.end_all()
+
+    server.after(passed, leave)
+    try:
+        yield
+    finally:
+        server.after(1 << 60, leave)
+        server.refuse(False)
+
+
+def reached_through(port: int, uri: str, options: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the URI, of Redis or S3, and the options of a client that gives up at once."""
+    address = f"127.0.0.1:{port}"
+    options = options | {"retries": "0", "connections": "1", "connect_timeout": "5"}
+    if uri.startswith("s3:"):
+        return uri, options | {"s3_endpoint": f"http://{address}"}
+    return f"redis://{address}/{uri}", options
