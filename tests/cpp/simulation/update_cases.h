@@ -112,20 +112,19 @@ inline Model some_model(Try& run, Format format) {
   if (world.one_in(3)) model.kind.metadata = {{"step", std::to_string(world.below(1000))}};
   for (std::uint64_t i = 1 + world.below(4); i > 0; --i) {
     model.tensors.push_back(
-        {"t" + std::to_string(i), run.some_bytes(world.one_in(6) ? 200000 : 2000)});
+        {"t" + std::to_string(i), run.some_bytes(world.one_in(8) ? 200000 : 2000)});
   }
   return model;
 }
 
-// Returns a model that has some of the tensors of another one.
+// Returns a model that has some of the tensors of another one. Its file often has the same size.
 inline Model newer_model(Try& run, const Model& older) {
   SimulatedWorld& world = run.world;
-  Model model = some_model(run, older.format);
-  for (const Model::Tensor& tensor : older.tensors) {
-    const auto same = std::ranges::find(model.tensors, tensor.name, &Model::Tensor::name);
-    if (same == model.tensors.end() || world.one_in(4)) continue;
-    same->bytes = tensor.bytes;
-    if (world.one_in(3)) same->bytes[world.below(same->bytes.size())] ^= 1;
+  Model model = world.one_in(3) ? some_model(run, older.format) : older;
+  for (Model::Tensor& tensor : model.tensors) {
+    const auto same = std::ranges::find(older.tensors, tensor.name, &Model::Tensor::name);
+    if (same != older.tensors.end() && world.one_in(2)) tensor.bytes = same->bytes;
+    if (world.one_in(3)) tensor.bytes[world.below(tensor.bytes.size())] ^= 1;
   }
   return model;
 }
