@@ -129,6 +129,9 @@ class Relay:
             except OSError:
                 client.close()
                 continue
+            for pair in [pair for pair in self._pairs if pair.is_over()]:
+                pair.join()
+                self._pairs.remove(pair)
             self._pairs.append(Pair(self, client, server))
 
     def until_cut(self, data: bytes) -> int:
@@ -182,6 +185,9 @@ class Pair:
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 end.shutdown(socket.SHUT_RDWR)
+
+    def is_over(self) -> bool:
+        return not any(thread.is_alive() for thread in self._threads)
 
     def unread(self) -> int:
         count = fcntl.ioctl(self._ends[0], termios.FIONREAD, bytes(4))
