@@ -271,7 +271,42 @@ REDIS_BUGS = (
     ),
 )
 
+UPDATE_BUGS = (
+    Bug(
+        "an update fetches what the local file has",
+        "engine/rewrite/patched_source.cpp",
+        "if (found != offsets.end()) common_",
+        "if (false) common_",
+    ),
+    Bug(
+        "an update fetches what follows a chunk that the local file lacks",
+        "engine/rewrite/patched_source.cpp",
+        ": common->offset;",
+        ": offset + out.size();",
+    ),
+    Bug(
+        "an update takes a stale answer for a chunk",
+        "engine/digest/check.cpp",
+        "if (!right) wrong(at, chunk);",
+        "static_cast<void>(right);",
+    ),
+    Bug(
+        "an update that fails replaces the file",
+        "engine/save/save.cpp",
+        "  write_file(sink, layout, items, settings, progress, cancel);",
+        """  try {
+    write_file(sink, layout, items, settings, progress, cancel);
+  } catch (...) {
+    sink.finish(layout.file_size(), cancel);
+    throw;
+  }""",
+    ),
+)
+
 REDIS_CASES = ("redis-load", "redis-save", "redis-remove")
+UPDATE_CASES = ("http-update", "s3-update", "redis-update")
+# Each gets all seeds.
+CASES = dict.fromkeys(REDIS_BUGS, REDIS_CASES) | dict.fromkeys(UPDATE_BUGS, UPDATE_CASES)
 
 
 def build() -> None:
@@ -292,8 +327,8 @@ def find(bug: Bug) -> str:
         sys.exit(f"{bug.file} has {original.count(bug.right)} times: {bug.right}")
     with TREE.changed(name, original.replace(bug.right, bug.wrong)):
         build()
-        if bug in REDIS_BUGS:
-            return next(filter(None, (simulate("--case", case) for case in REDIS_CASES)), "")
+        if bug in CASES:
+            return next(filter(None, (simulate("--case", case) for case in CASES[bug])), "")
         return simulate()
 
 
@@ -303,7 +338,7 @@ def main() -> None:
     if said := simulate():
         sys.exit("the simulation fails without a bug\n" + said)
     missed = 0
-    for bug in BUGS + REDIS_BUGS:
+    for bug in BUGS + REDIS_BUGS + UPDATE_BUGS:
         if len(sys.argv) > 1 and sys.argv[1] not in bug.what:
             continue
         begin = time.monotonic()

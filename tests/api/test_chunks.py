@@ -256,6 +256,19 @@ def test_update_fetches_what_has_changed(web: Web, tmp_path: Path) -> None:
     assert target.read_bytes() == served.read_bytes()
 
 
+def test_update_with_chunks_that_are_larger_than_a_read(tmp_path: Path) -> None:
+    tensors = {"w": torch.arange(10_000_000, dtype=torch.int32), "x": torch.ones(100)}
+    newer = tmp_path / "newer.tensors"
+    target = tmp_path / "model.tensors"
+    options = {"digest_chunk": "16777216"}
+    tensorizer_ops.save(target, tensors, hashes="chunked", options=options)
+    tensorizer_ops.save(newer, tensors | {"x": torch.zeros(100)}, hashes="chunked", options=options)
+    updated = tensorizer_ops.update(newer, target)
+    assert 400 <= updated.fetched < 1000  # the other tensor, and its header
+    assert updated.kept >= 40_000_000
+    assert target.read_bytes() == newer.read_bytes()
+
+
 def test_update_does_not_trust_the_local_file(tmp_path: Path) -> None:
     tensors = {"w": sample(torch.float32, (100_000,))}
     newer = tmp_path / "newer.tensors"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from local_servers.azure_server import Azure
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3
 from local_servers.web import Web
-from support.relay import Relay, relay
+from support.ranks import run_ranks
+from support.relay import away_after, reached_through, relay
 from tensorizer_ops import errors
 from tensorizer_ops.checkpoint import Chain
 
@@ -106,33 +107,14 @@ def test_refused_keys(s3: S3, redis: RedisServer) -> None:
         Chain(redis.url("refused"), options={"redis_password": "wrong"}).load()
 
 
-@contextmanager
-def away_after(server: Relay, passed: int) -> Iterator[None]:
-    """The server cannot be reached after so many bytes."""
-
-    def leave() -> None:
-        server.refuse(True)
-        server.end_all()
-
-    server.after(passed, leave)
-    try:
-        yield
-    finally:
-        server.after(1 << 60, leave)
-        server.refuse(False)
-
-
 @pytest.mark.parametrize("kind", ["s3", "redis"])
 def test_a_server_that_goes_away_is_an_error(kind: str, s3: S3, redis: RedisServer) -> None:
     """And not a reason to load an older step. A tenth of CHAIN_TRIALS is tried."""
     port = s3.port if kind == "s3" else redis.port
     dice = random.Random(kind)
     with relay(port) as server:
-        options = {"retries": "0", "connections": "1", "connect_timeout": "5"}
-        uri = f"redis://127.0.0.1:{server.port}/away"
-        if kind == "s3":
-            uri = "s3://bucket/away"
-            options |= s3.options() | {"s3_endpoint": f"http://127.0.0.1:{server.port}"}
+        place = ("s3://bucket/away", s3.options()) if kind == "s3" else ("away", {})
+        uri, options = reached_through(server.port, *place)
         chain = Chain(uri, options=options)
         for step in (1, 2):
             chain.save(step, state_of(step))
@@ -146,3 +128,22 @@ def test_a_server_that_goes_away_is_an_error(kind: str, s3: S3, redis: RedisServ
             ):
                 chain.load(state_of(0))
         assert chain.load(state_of(0)).step == 2
+
+
+RANKS = """
+from support.away import trials
+report(trials(int(given[0]), given[1], json.loads(given[2]), int(given[3])))
+"""
+
+
+@pytest.mark.parametrize("kind", ["s3", "redis"])
+def test_a_server_that_goes_away_is_an_error_on_all_ranks(
+    kind: str, tmp_path: Path, s3: S3, redis: RedisServer
+) -> None:
+    """In loads and saves. A tenth of CHAIN_TRIALS is tried of each."""
+    port = s3.port if kind == "s3" else redis.port
+    uri, options = ("s3://bucket/ranks", s3.options()) if kind == "s3" else ("ranks", {})
+    count = max(TRIALS // 10, 3)
+    ranks = run_ranks(tmp_path / "ranks", RANKS, port, uri, json.dumps(options), count)
+    assert ranks.reports == [ranks.reports[0]] * 4
+    assert "error" in ranks.reports[0]

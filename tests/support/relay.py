@@ -129,6 +129,9 @@ class Relay:
             except OSError:
                 client.close()
                 continue
+            for pair in [pair for pair in self._pairs if pair.is_over()]:
+                pair.join()
+                self._pairs.remove(pair)
             self._pairs.append(Pair(self, client, server))
 
     def until_cut(self, data: bytes) -> int:
@@ -183,6 +186,9 @@ class Pair:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 end.shutdown(socket.SHUT_RDWR)
 
+    def is_over(self) -> bool:
+        return not any(thread.is_alive() for thread in self._threads)
+
     def unread(self) -> int:
         count = fcntl.ioctl(self._ends[0], termios.FIONREAD, bytes(4))
         return int.from_bytes(count, sys.byteorder)
@@ -229,3 +235,28 @@ def relay(port: int) -> Iterator[Relay]:
         yield between
     finally:
         between.close()
+
+
+@contextmanager
+def away_after(server: Relay, passed: int) -> Iterator[None]:
+    """The server cannot be reached after so many bytes."""
+
+    def leave() -> None:
+        server.refuse(True)
+        server.end_all()
+
+    server.after(passed, leave)
+    try:
+        yield
+    finally:
+        server.after(1 << 60, leave)
+        server.refuse(False)
+
+
+def reached_through(port: int, uri: str, options: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the URI, of Redis or S3, and the options of a client that gives up at once."""
+    address = f"127.0.0.1:{port}"
+    options = options | {"retries": "0", "connections": "1", "connect_timeout": "5"}
+    if uri.startswith("s3:"):
+        return uri, options | {"s3_endpoint": f"http://{address}"}
+    return f"redis://{address}/{uri}", options

@@ -101,37 +101,34 @@ PatchedSource::PatchedSource(OpenFile& newer, OpenFile& older, int threads, Canc
 }
 
 void PatchedSource::read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
-  for (const Bytes piece : pieces) {
-    read_piece(offset, piece, cancel);
-    offset += piece.size();
-  }
+  Source::read(offset, pieces, cancel);
 }
 
 std::size_t PatchedSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  return file_->read_up_to(offset, out, cancel);
-}
-
-void PatchedSource::read_piece(std::uint64_t offset, Bytes out, Cancel& cancel) {
   // The first common bytes that end behind `offset`.
   auto common = std::ranges::upper_bound(
       common_, offset, {}, [](const Common& each) { return each.offset + each.size; });
-  while (!out.empty()) {
-    const bool here = common != common_.end() && common->offset <= offset;
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const std::uint64_t at = offset + done;
+    const bool here = common != common_.end() && common->offset <= at;
     const std::uint64_t until = common == common_.end() ? offset + out.size()
                                 : here                  ? common->offset + common->size
                                                         : common->offset;
-    const Bytes piece = out.first(std::min<std::uint64_t>(out.size(), until - offset));
+    const Bytes piece = out.subspan(done, std::min<std::uint64_t>(out.size() - done, until - at));
     if (here) {
-      older_.read(common->older_offset + (offset - common->offset), {&piece, 1}, cancel);
+      older_.read(common->older_offset + (at - common->offset), {&piece, 1}, cancel);
       kept_ += piece.size();
       ++common;
-    } else {
-      file_->read(offset, {&piece, 1}, cancel);
-      fetched_ += piece.size();
+      done += piece.size();
+      continue;
     }
-    offset += piece.size();
-    out = out.subspan(piece.size());
+    const std::size_t got = file_->read_up_to(at, piece, cancel);
+    fetched_ += got;
+    done += got;
+    if (got < piece.size()) break;
   }
+  return done;
 }
 
 void PatchedSource::confirm(Cancel& cancel) {

@@ -33,8 +33,6 @@ class PatchedSource final : public ForwardingSource {
     std::uint64_t older_offset;
   };
 
-  void read_piece(std::uint64_t offset, Bytes out, Cancel& cancel);
-
   Source& older_;
   std::vector<Common> common_;  // sorted by offset
   std::atomic<std::uint64_t> fetched_ = 0;

@@ -1,5 +1,5 @@
-// Loads, saves and removals over simulated wires: simulate [SEED | FIRST-LAST] [--verbose] [--case
-// NAME]...
+// Loads, saves, removals and updates over simulated wires: simulate [SEED | FIRST-LAST] [--verbose]
+// [--case NAME]...
 //
 // Each seed decides on a case (of the named ones), on its sizes and on the faults that befall its
 // requests. Prints the seeds whose promises were broken, with the command that replays them.
@@ -13,36 +13,16 @@
 #include <vector>
 
 #include "base/number.h"
+#include "codec/keyed_hash.h"
 #include "io/places/open.h"
 #include "redis_cases.h"
 #include "try.h"
+#include "update_cases.h"
 #include "web.h"
 
 namespace tensorizer::simulation {
 
 namespace {
-
-// Faults after which a retry succeeds.
-constexpr std::array kHarmless{Fault::Unheard, Fault::Unanswered, Fault::Refused,
-                               Fault::WronglyRefused, Fault::Twice};
-
-// Returns the URI of the file on a server, and adds the options that it needs.
-std::string uri_on(Web::Kind kind, OptionList& options) {
-  OptionList more;
-  std::string uri = "http://simulated/file";
-  if (kind == Web::Kind::S3) {
-    uri = "s3://bucket/file";
-    more = {{"s3_access_key_id", "AKIA"},
-            {"s3_secret_access_key", "secret"},
-            {"s3_endpoint", "http://simulated"},
-            {"s3_region", "us-east-1"}};
-  } else if (kind == Web::Kind::Azure) {
-    uri = "az://account/container/file";
-    more = {{"az_endpoint", "http://simulated"}, {"az_account_key", "c2VjcmV0"}};
-  }
-  options.insert(options.end(), more.begin(), more.end());
-  return uri;
-}
 
 // ---- loads
 
@@ -187,15 +167,18 @@ constexpr Case kCases[] = {
     {"http-load", of<load_from, Web::Kind::Plain>},
     {"http-save", of<save_to, Web::Kind::Plain>},
     {"http-remove", of<remove_from, Web::Kind::Plain>},
+    {"http-update", of<update_from_web, Web::Kind::Plain>},
     {"s3-load", of<load_from, Web::Kind::S3>},
     {"s3-save", of<save_to, Web::Kind::S3>},
     {"s3-remove", of<remove_from, Web::Kind::S3>},
+    {"s3-update", of<update_from_web, Web::Kind::S3>},
     {"azure-load", of<load_from, Web::Kind::Azure>},
     {"azure-save", of<save_to, Web::Kind::Azure>},
     {"azure-remove", of<remove_from, Web::Kind::Azure>},
     {"redis-load", &load_from_redis},
     {"redis-save", &save_to_redis},
     {"redis-remove", &remove_from_redis},
+    {"redis-update", &update_from_redis},
 };
 
 // libsodium's random numbers, too, are those of the world.
@@ -309,6 +292,7 @@ int main(int count, char** words) {
   randombytes_implementation randomness = simulation::simulated_randomness();
   randombytes_set_implementation(&randomness);
   if (sodium_init() < 0) return 2;
+  static_cast<void>(keyed_hash(""));  // chooses its key, for all runs
   std::signal(SIGALRM, &simulation::on_alarm);
   return simulation::simulate(*first, *last, verbose);
 }

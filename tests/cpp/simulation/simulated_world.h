@@ -151,6 +151,8 @@ class SimulatedWorld final : public World {
   void spare(std::uint64_t requests) { spared_ = requests; }
   // Sets how long it takes at most to bring bytes to the other side.
   void set_latency(std::chrono::microseconds latency) { latency_ = latency; }
+  // Sets how many bytes a server that drips sends at once at most.
+  void set_drip(std::size_t most) { most_drip_ = most; }
   // Returns whether at most `most` faults befell anything, and all were of these kinds.
   bool had_only(std::uint64_t most, std::span<const Fault> kinds) const {
     std::uint64_t count = 0;
@@ -242,7 +244,7 @@ class SimulatedWorld final : public World {
     bool moved = false;
     for (int socket = accept(); socket >= 0; socket = accept()) {
       lines_.push_back({Descriptor(socket), {}, {}});
-      lines_.back().drip = one_in(4) ? 1 + below(100) : 1 << 20;
+      lines_.back().drip = one_in(4) ? 1 + below(most_drip_) : 1 << 20;
       moved = true;
     }
     for (auto line = lines_.begin(); line != lines_.end();) {
@@ -304,6 +306,7 @@ class SimulatedWorld final : public World {
   Service* service_ = nullptr;
   Clock::time_point now_{};
   std::chrono::microseconds latency_{2000};
+  std::size_t most_drip_ = 100;
   std::chrono::minutes wrong_by_{};
   std::uint64_t requests_ = 0, spared_ = 0, faults_ = 0, most_faults_ = 0, one_fault_in_ = 1;
   std::array<std::uint64_t, kFaults> befell_{};

@@ -15,6 +15,7 @@
 #include "base/number.h"
 #include "codec/crc32.h"
 #include "codec/hmac.h"
+#include "io/option.h"
 #include "io/uri.h"
 #include "io/xml.h"
 #include "simulated_world.h"
@@ -81,6 +82,8 @@ class Web final : public Service {
   }
   void forget(Line& line) override { continued_.erase(&line); }
 
+  // Sends no ETags any more.
+  void hide_versions() { names_versions_ = false; }
   bool has_uploads() const { return !uploads_.empty(); }
 
  private:
@@ -160,7 +163,7 @@ class Web final : public Service {
     const std::size_t count = files_.versions.size();
     const Files::Version& file = files_.versions[stale && count > 1 ? count - 2 : count - 1];
     const std::string etag = '"' + file.etag + '"';
-    std::string headers = "ETag: " + etag + "\r\n";
+    std::string headers = names_versions_ ? "ETag: " + etag + "\r\n" : "";
     if (!file.crc32.empty()) headers += "x-amz-checksum-crc32: " + file.crc32 + "\r\n";
     if (kind_ == Kind::Azure) headers += "x-ms-request-id: 1\r\n";
     const auto wanted = request.headers.find("if-match");
@@ -262,11 +265,34 @@ class Web final : public Service {
   SimulatedWorld& world_;
   Files& files_;
   const Kind kind_;
+  bool names_versions_ = true;
   const bool knows_conditions_ = !world_.one_in(3);
   std::set<const Line*> continued_;
   std::map<std::string, Parts> uploads_;
   std::map<std::string, std::string> blocks_, committed_;
   int made_ = 0;
 };
+
+// Faults after which a retry succeeds.
+inline constexpr std::array kHarmless{Fault::Unheard, Fault::Unanswered, Fault::Refused,
+                                      Fault::WronglyRefused, Fault::Twice};
+
+// Returns the URI of the file on a server, and adds the options that it needs.
+inline std::string uri_on(Web::Kind kind, OptionList& options) {
+  OptionList more;
+  std::string uri = "http://simulated/file";
+  if (kind == Web::Kind::S3) {
+    uri = "s3://bucket/file";
+    more = {{"s3_access_key_id", "AKIA"},
+            {"s3_secret_access_key", "secret"},
+            {"s3_endpoint", "http://simulated"},
+            {"s3_region", "us-east-1"}};
+  } else if (kind == Web::Kind::Azure) {
+    uri = "az://account/container/file";
+    more = {{"az_endpoint", "http://simulated"}, {"az_account_key", "c2VjcmV0"}};
+  }
+  options.insert(options.end(), more.begin(), more.end());
+  return uri;
+}
 
 }  // namespace tensorizer::simulation
