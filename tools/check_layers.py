@@ -49,11 +49,11 @@ ALLOWED = {
         *("engine", "engine/digest", "engine/move", "engine/open"),
     ],
     "engine/rewrite": [
-        *("base", "codec", "format", "io", "io/places", "engine", "engine/digest", "engine/move"),
+        *("base", "format", "io/places", "engine", "engine/digest", "engine/move"),
         *("engine/load", "engine/open", "engine/save"),
     ],
     "engine/delta": [
-        *("base", "codec", "format", "io", "engine/digest", "engine/move", "engine/load"),
+        *("base", "codec", "format", "engine/digest", "engine/move", "engine/load"),
         *("engine/open", "engine/rewrite"),
     ],
     "transfer/memory": ["base", "format", "io"],

@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/library.h>
 
+#include "base/error.h"
 #include "ops/translate_errors.h"
 
 namespace tensorizer::ops {
@@ -73,6 +74,13 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
   op.callBoxed(stack);
 }
 
+void refuse(const c10::OperatorHandle& op, Stack*) {
+  translate_errors([&] {
+    throw Error(ErrorKind::InvalidArgument,
+                op.schema().name() + " cannot be traced: script it, or call it outside");
+  });
+}
+
 TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
   for (const char* op : {"load", "load_tensors", "load_slices", "load_into", "save", "save_tensors",
                          "verify", "sha256", "sha256_chunks"}) {
@@ -81,6 +89,9 @@ TORCH_LIBRARY_IMPL(tensorizer, Tracer, m) {
   // A traced graph has values for tensors only: what these ops return now becomes a constant.
   for (const char* op : {"names", "digest", "crc32"}) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&run>());
+  }
+  for (const char* op : {"delta", "apply", "apply_into"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse>());
   }
 }
 

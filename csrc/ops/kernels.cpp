@@ -49,6 +49,10 @@ c10::TypedOperatorHandle<Signature> dispatched(const char* name) {
       .typed<Signature>();
 }
 
+void refuse_traces_of_deltas() {
+  if (is_seen()) refuse_argument("a compiler cannot trace what makes or applies deltas");
+}
+
 std::optional<std::int64_t> unless_default(std::int64_t threads) {
   return threads == 0 ? std::nullopt : std::optional(threads);
 }
@@ -243,6 +247,7 @@ void verify(const std::string& uri, const std::string& verify, std::optional<std
 void delta(const std::string& base, const std::string& fresh, const std::string& target,
            const std::string& hashes, std::int64_t threads, const Options& base_options,
            const Options& new_options, const Options& target_options) {
+  refuse_traces_of_deltas();
   translate_errors([&] {
     FileReader newer(fresh, option_list(new_options));
     FileReader(base, option_list(base_options))
@@ -254,6 +259,7 @@ bool apply(const std::string& delta, const std::string& base,
            const std::optional<std::string>& target, const std::optional<std::string>& hashes,
            std::int64_t threads, const Options& delta_options, const Options& base_options,
            const Options& target_options) {
+  refuse_traces_of_deltas();
   return translate_errors([&] {
     FileReader older(base, option_list(base_options));
     return FileReader(delta, option_list(delta_options))
@@ -264,6 +270,7 @@ bool apply(const std::string& delta, const std::string& base,
 
 bool apply_into(const std::string& delta, const Strings& names, at::TensorList tensors,
                 std::int64_t threads, const Options& options) {
+  refuse_traces_of_deltas();
   return translate_errors([&] {
     return FileReader(delta, option_list(options))
         .apply_in_memory(string_vector(names), tensors.vec(), threads);

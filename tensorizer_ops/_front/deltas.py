@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.options import Hashes, Options, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors
@@ -104,6 +105,8 @@ def apply(
                 "target_options are for files"
             )
         return _apply_in_memory(reader, base, threads, progress)
+    if not isinstance(base, (str, bytes, os.PathLike)):
+        raise wrong("base", base, "a path, a URI, a module or a dict of tensors")
     older = torch.classes.tensorizer.Reader(to_uri(base), as_text(base_options or {}))
     place = None if target is None else to_uri(target)
     internals = torch.classes.tensorizer._Internals(reader)

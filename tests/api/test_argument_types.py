@@ -36,6 +36,9 @@ FITTING = {
     "uri": PATHS,
     "source": PATHS,
     "target": PATHS,
+    "base": PATHS,
+    "new": PATHS,
+    "delta": PATHS,
     "filename": PATHS,
     "script": "None " + PATHS,
     "tensors": "",
@@ -62,6 +65,9 @@ FITTING = {
     "options": OPTIONS,
     "source_options": OPTIONS,
     "target_options": OPTIONS,
+    "base_options": OPTIONS,
+    "new_options": OPTIONS,
+    "delta_options": OPTIONS,
     "metadata": "None",
     "progress": "None Linear",  # a module is a function
     "kdf": "str",
@@ -86,6 +92,9 @@ FITTING = {
 }
 # Where an argument of that name is another one.
 FITTING_HERE = {
+    ("apply", "base"): PATHS + " dict Linear",
+    ("apply", "target"): "None " + PATHS,
+    ("apply", "hashes"): "None str",
     ("keys.add", "key"): "None bytes Linear",
     ("keys.add", "passphrase"): "None str bytes Linear",
     ("hf.from_pretrained", "dtype"): "str",
@@ -141,6 +150,8 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "decrypt": (t.decrypt, {**two, "key": "env:NONE"}),
         "rekey": (t.rekey, {**two, "old_key": "env:NONE", "new_key": "env:NONE"}),
         "update": (t.update, two),
+        "delta": (t.delta, {"base": path, "new": path, "target": new}),
+        "apply": (t.apply, {"delta": path, "base": path, "target": new}),
         "digest": (t.digest, {"uri": path}),
         "metadata": (t.metadata, {"uri": path}),
         "names": (t.names, {"uri": path}),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tensorizer_ops
 from support.process import feed
@@ -392,3 +393,16 @@ def test_progress(folder: Path) -> None:
     files = [folder / f"{name}.tensors" for name in ("older", "newer", "out")]
     tensorizer_ops.delta(*files, progress=lambda *now: told.append(now))
     assert told[-1][0] == told[-1][1] > 0
+
+
+def test_traces_are_refused(folder: Path) -> None:
+    names = [str(folder / f"{name}.tensors") for name in ("older", "newer", "d")]
+
+    def make(x: torch.Tensor) -> torch.Tensor:
+        ops.delta(*names)
+        return x + 1
+
+    with pytest.raises(InvalidArgument, match="cannot be traced"):
+        torch.jit.trace(make, torch.ones(1))
+    with pytest.raises(InvalidArgument, match="cannot trace"):
+        make_fx(make)(torch.ones(1))

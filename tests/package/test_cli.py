@@ -28,7 +28,18 @@ TENSORS = {
 }
 COMMANDS = (
     *("info", "verify", "digest", "convert", "copy", "diff", "encrypt", "decrypt", "rekey"),
-    *("consolidate", "upload", "download", "keygen", "bench", "env", "completion", "man"),
+    *(
+        "delta",
+        "apply",
+        "consolidate",
+        "upload",
+        "download",
+        "keygen",
+        "bench",
+        "env",
+        "completion",
+        "man",
+    ),
 )
 
 

@@ -237,14 +237,11 @@ std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool 
 
 void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionList& options,
                          std::int64_t threads, TensorChanges changes) {
+  RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options),
+                         std::move(changes.names)};
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  const RewriteRequest request{to,
-                               hashes,
-                               parse_threads(threads),
-                               parse_save_options(options),
-                               std::move(changes.names),
-                               open->metadata()};
+  request.metadata = open->metadata();
   const std::unique_ptr<Origin> origin =
       changes.dtype ? std::make_unique<CastOrigin>(*open, *changes.dtype, job.cancel)
                     : std::make_unique<Origin>(*open, open->source(), job.cancel);
