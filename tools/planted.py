@@ -111,7 +111,7 @@ BUGS = (
     Bug(
         "a wrong clock is noticed only if the server says so",
         "io/s3/endpoint.cpp",
-        "is_refused && code.empty() && is_skewed(answer);",
+        "is_refused && code.empty() && is_skewed(request, answer);",
         "false;",
     ),
     Bug(

@@ -1,4 +1,4 @@
-"""Builds and runs the bare programs (`limit`, `bare_http`) and returns their timings."""
+"""Builds and runs the bare programs (`limit`, `bare_http`, `changes`) and returns their timings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from benchmarks.harness.results import ROOT, THREADS
 HERE = ROOT / "benchmarks" / "bare"
 PROGRAMS = ROOT / "build"
 FLAGS = ("-std=c++20", "-O2", "-pthread")
-LIBRARIES = {"limit": ("-lcrypto", "-ldeflate"), "bare_http": ("-lcurl",)}
+LIBRARIES = {"limit": ("-lcrypto", "-ldeflate"), "bare_http": ("-lcurl",), "changes": ()}
 CSRC = ROOT / "csrc"
 # Files of this library that are compiled into each program.
-SOURCES = {"limit": sorted((CSRC / "codec").glob("sha256*.cpp")), "bare_http": []}
+SOURCES = {
+    "limit": sorted((CSRC / "codec").glob("sha256*.cpp")),
+    "bare_http": [],
+    "changes": sorted((CSRC / "codec").glob("changes*.cpp")),
+}
 
 KIB = 1 << 10
 # The best sizes between 256 KiB and 8 MiB, determined once: choosing in every run would depend on
@@ -134,3 +138,13 @@ def run_http(
     command = [str(_build("bare_http")), url, str(file), ranges, str(connections), ca, user]
     (seconds,) = _seconds(command, reserve, data_size(file))
     return Timing(seconds, seconds, None)
+
+
+def run_changes(kind: tuple[int, bool], base: Path, new: Path, repeats: int) -> tuple[float, ...]:
+    """Return the bytes of the codes of two files of raw elements, and the seconds of both ways."""
+    size, floating = kind
+    command = [str(_build("changes")), str(size), str(int(floating)), base, new, str(repeats)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Failure("the code of changes does not give back what it was made from")
+    return tuple(map(float, done.stdout.split()))

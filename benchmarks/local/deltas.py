@@ -1,0 +1,149 @@
+"""Measures deltas of steps of training: their sizes, beside other codes, and their speed.
+
+    python -m benchmarks.local.deltas [--quick] [--mib 256] [--rounds 5]
+
+The weights have a normal distribution with a deviation of 0.02, and a step adds one with that of
+the learning rate, as AdamW does; both are rounded to the type. `dense` has matrices of 4096 columns
+and as many rows, `experts` many of 512 by 1024. All work is on one thread, with files in /dev/shm.
+Every file that is applied is compared with the new model. The best round counts.
+
+  changed   elements that differ
+  delta     the file that tensorizer_ops.delta() writes, against the model
+  code      what of it is codes of changes
+  entropy   of positions, signs and steps, if the exponents of the base are known
+  values    the number of an element as int32 and its value, for each that differs (TRL, vLLM)
+  xor       both versions, each bit by bit, and zlib (SkyRL)
+
+  encode, decode    the codec alone, in memory
+  delta, apply      from file to file, with everything checked
+  hashes            SHA-256 of the chunks of both versions, in memory: a part of both
+  convert           writes the model anew, checked: what apply does without a delta
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import torch
+
+import tensorizer_ops
+from benchmarks.harness import tables
+from benchmarks.harness.bare import run_changes
+from benchmarks.harness.results import Best, Found, measured
+
+RATES = (1e-7, 1e-6, 1e-5, 1e-4)
+TYPES = {"bfloat16": torch.int16, "float16": torch.int16, "float32": torch.int32}
+SHAPES = {"dense": (4096, 4096), "experts": (512, 1024)}
+CHUNK = 1 << 20
+CASES = [
+    *(("dense", "bfloat16", rate) for rate in RATES),
+    *(("dense", dtype, 1e-6) for dtype in TYPES if dtype != "bfloat16"),
+    ("experts", "bfloat16", 1e-6),
+]
+Model = dict[str, torch.Tensor]
+
+
+def step(shape: str, dtype: str, rate: float, size: int) -> tuple[Model, Model]:
+    """Return a model before a step of training and after it."""
+    torch.manual_seed(0)
+    rows, columns = SHAPES[shape]
+    rows = min(rows, size // columns // 4)
+    kind = getattr(torch, dtype)
+    older, newer = {}, {}
+    for i in range(max(1, size // (rows * columns * kind.itemsize))):
+        master = torch.randn(rows, columns) * 0.02
+        older[f"layers.{i}"] = master.to(kind)
+        newer[f"layers.{i}"] = (master + rate * torch.randn(rows, columns)).to(kind)
+    return older, newer
+
+
+def raw(model: Model, dtype: str) -> torch.Tensor:
+    return torch.cat([tensor.reshape(-1).view(TYPES[dtype]) for tensor in model.values()])
+
+
+def entropy(base: torch.Tensor, new: torch.Tensor, mantissa: int) -> float:
+    """Return the bytes of positions and steps if the exponents of the base are known."""
+    bits = 0.0
+    ordered = [torch.where(x < 0, x ^ torch.iinfo(x.dtype).max, x).long() for x in (base, new)]
+    steps = ordered[1] - ordered[0]
+    exponents = (base.long() >> mantissa) & 0xFF
+    for exponent in exponents.unique():
+        _, counts = steps[exponents == exponent].unique(return_counts=True)
+        shares = counts / counts.sum()
+        bits -= float((counts * shares.log2()).sum())
+    return bits / 8
+
+
+def sizes(older: Model, newer: Model, dtype: str) -> dict[str, float]:
+    base, new = raw(older, dtype), raw(newer, dtype)
+    changed = int((base != new).sum())
+    width = base.element_size()
+    part = slice(0, (8 << 20) // width)  # zlib takes a minute for a model
+    both = (base[part] ^ new[part]).numpy().tobytes()
+    mantissa = {"bfloat16": 7, "float16": 10, "float32": 23}[dtype]
+    return {
+        "changed": changed / base.numel(),
+        "entropy": entropy(base, new, mantissa) / base.nbytes,
+        "values": changed * (4 + width) / base.nbytes,
+        "xor": len(zlib.compress(both)) / len(both),
+    }
+
+
+def case(folder: Path, older: Model, newer: Model, dtype: str, rounds: int) -> Found:
+    base, new = (raw(model, dtype) for model in (older, newer))
+    files = [folder / name for name in ("base.raw", "new.raw")]
+    for file, data in zip(files, (base, new), strict=True):
+        data.numpy().tofile(file)
+    codes, encode, decode = run_changes((base.element_size(), True), *files, rounds)
+    for file in files:
+        file.unlink()
+    places = [folder / f"{name}.tensors" for name in ("base", "new", "delta", "out", "copy")]
+    for place, model in zip(places, (older, newer), strict=False):
+        tensorizer_ops.save(place, model)
+    best = Best({"encode": encode, "decode": decode})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for _ in range(rounds):
+        best.time("delta", lambda: tensorizer_ops.delta(*places[:3], threads=1))
+        best.time("apply", lambda: tensorizer_ops.apply(places[2], places[0], places[3], threads=1))
+        best.time("convert", lambda: tensorizer_ops.convert(places[0], places[4], threads=1))
+        best.time(
+            "hashes",
+            lambda: [torch.ops.tensorizer.sha256_chunks(data, CHUNK) for data in (base, new)],
+        )
+    torch.set_num_threads(threads)
+    assert places[3].read_bytes() == places[1].read_bytes()
+    size = places[2].stat().st_size / base.nbytes
+    for place in places:
+        place.unlink()
+    speeds = {name: base.nbytes / seconds / 1e9 for name, seconds in best.items()}
+    return {"delta": size, "code": codes / base.nbytes, "GB/s": speeds}
+
+
+def measure(_: Path, mebibytes: int, rounds: int) -> Found:
+    import tempfile
+
+    found: Found = {}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for shape, dtype, rate in CASES:
+            older, newer = step(shape, dtype, rate, mebibytes << 20)
+            found[f"{shape}, {dtype}, {rate:g}"] = {
+                **sizes(older, newer, dtype),
+                **case(Path(folder), older, newer, dtype, rounds),
+            }
+    return found
+
+
+def main() -> None:
+    found = measured(__doc__, ("mib", 256, 4), 5, measure, "deltas")
+    names = ("changed", "delta", "code", "entropy", "values", "xor")
+    lines = [[name, *(f"{100 * one[each]:.2f} %" for each in names)] for name, one in found.items()]
+    print(tables.table(["against the model", *names], lines) + "\n")
+    speeds = list(next(iter(found.values()))["GB/s"])
+    lines = [[name, *(f"{one['GB/s'][s]:.2f}" for s in speeds)] for name, one in found.items()]
+    print(tables.table(["GB/s", *speeds], lines))
+
+
+if __name__ == "__main__":
+    main()
