@@ -212,6 +212,9 @@ bench-classic: build $(STAMPS)/bench
 bench-checkpoints: build $(STAMPS)/bench
 	@$(BIN)/python -m benchmarks.local.checkpoints
 
+bench-deltas: build $(STAMPS)/bench
+	@$(BIN)/python -m benchmarks.local.deltas
+
 bench-cold: build $(STAMPS)/bench | test-packages
 	@$(BIN)/python -m benchmarks.local.cold
 

@@ -1,6 +1,6 @@
 """Measures deltas of steps of training: their sizes, beside other codes, and their speed.
 
-    python -m benchmarks.local.deltas [--quick] [--mib 256] [--rounds 5]
+    python -m benchmarks.local.deltas [--quick] [--mib 128] [--rounds 5]
 
 The weights have a normal distribution with a deviation of 0.02, and a step adds one with that of
 the learning rate, as AdamW does; both are rounded to the type. `dense` has matrices of 4096 columns
@@ -136,7 +136,7 @@ def measure(_: Path, mebibytes: int, rounds: int) -> Found:
 
 
 def main() -> None:
-    found = measured(__doc__, ("mib", 256, 4), 5, measure, "deltas")
+    found = measured(__doc__, ("mib", 128, 4), 5, measure, "deltas")
     names = ("changed", "delta", "code", "entropy", "values", "xor")
     lines = [[name, *(f"{100 * one[each]:.2f} %" for each in names)] for name, one in found.items()]
     print(tables.table(["against the model", *names], lines) + "\n")

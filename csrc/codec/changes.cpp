@@ -364,9 +364,12 @@ bool apply(bool floating, ConstBytes code, std::byte* block, std::size_t count) 
     thresholds.keys[i] = static_cast<std::uint8_t>(in.take(8));
   }
   std::array<ClassCursor<Word>, kMostClasses> classes;
+  auto left = static_cast<std::uint32_t>(count);  // elements that no class has
   for (std::size_t c = 0; c <= thresholds.count; ++c) {
-    std::optional<Chosen> chosen = take_chosen(in, static_cast<std::uint32_t>(count));
+    std::optional<Chosen> chosen = take_chosen(in, left);
     if (!chosen) return false;
+    left -=
+        std::max<std::uint32_t>(chosen->size, static_cast<std::uint32_t>(chosen->listed.size()));
     classes[c].steps.resize(chosen->size);
     classes[c].chosen = *std::move(chosen);
     if (!take_steps<Word>(in, classes[c].steps)) return false;

@@ -114,6 +114,12 @@ def test_checkpoints_are_measured(tmp_path: Path) -> None:
     assert all(seconds > 0 for seconds in found["seconds"].values())
 
 
+def test_deltas_are_measured(tmp_path: Path) -> None:
+    found = results_of("local.deltas", tmp_path)
+    assert all(speed > 0 for one in found.values() for speed in one["GB/s"].values())
+    assert all(one["entropy"] < one["code"] < one["delta"] for one in found.values())
+
+
 def test_code_for_tensorizer_is_measured(tmp_path: Path) -> None:
     found = run_quickly("curves.ways", tmp_path)
     of_transformer = ("load", "save", "load_into_module", "load from a BytesIO")
