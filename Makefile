@@ -12,6 +12,7 @@
 #   make bench-scale    simulates 1 to 1,000 nodes that load a model, after measuring what that needs
 #   make bench-classic  compares code written for tensorizer, run with tensorizer and with this
 #   make bench-checkpoints  compares checkpoints of several ranks with those of torch
+#   make bench-deltas  measures deltas of steps of training, beside other codes
 #   make bench-cold  compares loads from a disk, and saves to it, with fio
 #   make bench-gpu      compares loads onto and saves from an accelerator
 #   make site    builds the site of the documentation in build/site/html, without dead links
@@ -67,7 +68,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate planted mutants clean cpp-test pytest
+.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate planted mutants clean cpp-test pytest
 .PHONY: build-packages test-packages test-hf
 
 build: $(BUILT)
