@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <cstring>
 
-#define TENSORIZER_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,bmi,bmi2,popcnt")))
-#define TENSORIZER_AVX512_INLINE \
+#define TENSORIZER_SCAN __attribute__((target("avx512f,avx512bw,avx512dq,bmi,bmi2,popcnt")))
+#define TENSORIZER_SCAN_INLINE \
   __attribute__((target("avx512f,avx512bw,avx512dq,bmi,bmi2,popcnt"), always_inline)) inline
 
 namespace tensorizer {
@@ -24,13 +24,13 @@ namespace {
 template <std::size_t kSize>
 constexpr std::size_t kVectors = kSize;  // that hold a word of elements
 
-TENSORIZER_AVX512_INLINE __m512i vector_at(const std::byte* elements, std::size_t i) {
+TENSORIZER_SCAN_INLINE __m512i vector_at(const std::byte* elements, std::size_t i) {
   return _mm512_loadu_si512(elements + i * sizeof(__m512i));
 }
 
 // Returns the keys of a word of elements.
 template <std::size_t kSize>
-TENSORIZER_AVX512_INLINE __m512i keys_of(const std::byte* elements) {
+TENSORIZER_SCAN_INLINE __m512i keys_of(const std::byte* elements) {
   if constexpr (kSize == 1) {
     return _mm512_and_si512(vector_at(elements, 0), _mm512_set1_epi8(0x7f));
   } else if constexpr (kSize == 2) {
@@ -53,7 +53,7 @@ TENSORIZER_AVX512_INLINE __m512i keys_of(const std::byte* elements) {
 }
 
 template <std::size_t kSize>
-TENSORIZER_AVX512_INLINE std::uint64_t different(const std::byte* a, const std::byte* b) {
+TENSORIZER_SCAN_INLINE std::uint64_t different(const std::byte* a, const std::byte* b) {
   std::uint64_t mask = 0;
   for (std::size_t i = 0; i < kVectors<kSize>; ++i) {
     const __m512i left = vector_at(a, i);
@@ -75,9 +75,9 @@ struct Tail {
 };
 
 template <std::size_t kSize>
-TENSORIZER_AVX512_INLINE void classify_word(const std::byte* elements, std::uint64_t valid,
-                                            std::size_t word, const __m512i* first_keys,
-                                            std::size_t classes, ClassMasks& masks) {
+TENSORIZER_SCAN_INLINE void classify_word(const std::byte* elements, std::uint64_t valid,
+                                          std::size_t word, const __m512i* first_keys,
+                                          std::size_t classes, ClassMasks& masks) {
   const __m512i keys = keys_of<kSize>(elements);
   std::uint64_t from_here = valid;  // the elements of this class and those behind it
   for (std::size_t i = 0; i < classes; ++i) {
@@ -91,7 +91,7 @@ TENSORIZER_AVX512_INLINE void classify_word(const std::byte* elements, std::uint
 }
 
 template <std::size_t kSize>
-TENSORIZER_AVX512 void classify_batch(const std::byte* elements, std::size_t count,
+TENSORIZER_SCAN void classify_vectors(const std::byte* elements, std::size_t count,
                                       const Thresholds& thresholds, ClassMasks& masks) noexcept {
   const std::size_t classes = thresholds.count + 1;
   __m512i first_keys[kMostClasses];
@@ -116,7 +116,7 @@ TENSORIZER_AVX512 void classify_batch(const std::byte* elements, std::size_t cou
 }
 
 template <std::size_t kSize>
-TENSORIZER_AVX512 void compare_batch(const std::byte* base, const std::byte* fresh,
+TENSORIZER_SCAN void compare_vectors(const std::byte* base, const std::byte* fresh,
                                      std::size_t count, std::uint64_t* changed) noexcept {
   const std::size_t full = count / kWordBits;
   for (std::size_t i = 0; i < full; ++i) {
@@ -130,9 +130,9 @@ TENSORIZER_AVX512 void compare_batch(const std::byte* base, const std::byte* fre
   }
 }
 
-TENSORIZER_AVX512 std::size_t rank(const ClassMasks& masks, std::size_t of_class,
-                                   const std::uint64_t* changed, std::size_t words,
-                                   std::uint32_t before, Places& places) noexcept {
+TENSORIZER_SCAN std::size_t fast_rank(const ClassMasks& masks, std::size_t of_class,
+                                      const std::uint64_t* changed, std::size_t words,
+                                      std::uint32_t before, Places& places) noexcept {
   std::size_t found = 0;
   for (std::size_t i = 0; i < words; ++i) {
     const std::uint64_t all = masks.bits[of_class][i];
@@ -146,10 +146,10 @@ TENSORIZER_AVX512 std::size_t rank(const ClassMasks& masks, std::size_t of_class
   return found;
 }
 
-TENSORIZER_AVX512 std::size_t place(const ClassMasks& masks, std::size_t of_class,
-                                    const std::uint32_t* ranks, std::size_t count,
-                                    std::size_t words, std::uint32_t before,
-                                    Places& places) noexcept {
+TENSORIZER_SCAN std::size_t fast_place(const ClassMasks& masks, std::size_t of_class,
+                                       const std::uint32_t* ranks, std::size_t count,
+                                       std::size_t words, std::uint32_t before,
+                                       Places& places) noexcept {
   // The word of an element is the number of words that end at it or before. Counting them without a
   // branch is faster than a search, whose end cannot be predicted.
   alignas(64) std::uint16_t ends[kBatchWords];
@@ -172,20 +172,20 @@ TENSORIZER_AVX512 std::size_t place(const ClassMasks& masks, std::size_t of_clas
   return found;
 }
 
-void classify(std::uint32_t size, const std::byte* elements, std::size_t count,
-              const Thresholds& thresholds, ClassMasks& masks) noexcept {
-  if (size == 1) classify_batch<1>(elements, count, thresholds, masks);
-  if (size == 2) classify_batch<2>(elements, count, thresholds, masks);
-  if (size == 4) classify_batch<4>(elements, count, thresholds, masks);
-  if (size == 8) classify_batch<8>(elements, count, thresholds, masks);
+void fast_classify(std::uint32_t size, const std::byte* elements, std::size_t count,
+                   const Thresholds& thresholds, ClassMasks& masks) noexcept {
+  if (size == 1) classify_vectors<1>(elements, count, thresholds, masks);
+  if (size == 2) classify_vectors<2>(elements, count, thresholds, masks);
+  if (size == 4) classify_vectors<4>(elements, count, thresholds, masks);
+  if (size == 8) classify_vectors<8>(elements, count, thresholds, masks);
 }
 
-void compare(std::uint32_t size, const std::byte* base, const std::byte* fresh, std::size_t count,
-             std::uint64_t* changed) noexcept {
-  if (size == 1) compare_batch<1>(base, fresh, count, changed);
-  if (size == 2) compare_batch<2>(base, fresh, count, changed);
-  if (size == 4) compare_batch<4>(base, fresh, count, changed);
-  if (size == 8) compare_batch<8>(base, fresh, count, changed);
+void fast_compare(std::uint32_t size, const std::byte* base, const std::byte* fresh,
+                  std::size_t count, std::uint64_t* changed) noexcept {
+  if (size == 1) compare_vectors<1>(base, fresh, count, changed);
+  if (size == 2) compare_vectors<2>(base, fresh, count, changed);
+  if (size == 4) compare_vectors<4>(base, fresh, count, changed);
+  if (size == 8) compare_vectors<8>(base, fresh, count, changed);
 }
 
 }  // namespace
@@ -196,7 +196,7 @@ Scan avx512_scan() noexcept {
       !__builtin_cpu_supports("bmi2")) {
     return {};
   }
-  return {classify, compare, rank, place};
+  return {fast_classify, fast_compare, fast_rank, fast_place};
 }
 
 }  // namespace tensorizer

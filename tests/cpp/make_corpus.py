@@ -175,6 +175,12 @@ def shard_index_seeds() -> dict[str, bytes]:
     return {name: json.dumps(index, indent=2).encode() for name, index in indexes.items()}
 
 
+def changes_seeds() -> dict[str, bytes]:
+    """The example of docs/format.md, of 400 elements of each kind."""
+    code = bytes.fromhex("10000000250000000c0c")
+    return {f"kind-{kind}": bytes([kind]) + struct.pack("<H", 400) + code for kind in range(8)}
+
+
 def main() -> None:
     for target, seeds in (
         (
@@ -184,6 +190,7 @@ def main() -> None:
         ("fuzz_crypt", crypt_seeds()),
         ("fuzz_safetensors", safetensors_seeds()),
         ("fuzz_shard_index", shard_index_seeds()),
+        ("fuzz_changes", changes_seeds()),
         *SEEDS.items(),
     ):
         directory = Path(sys.argv[1]) / target
