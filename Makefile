@@ -161,7 +161,9 @@ soak: build $(STAMPS)/test
 coverage: build $(STAMPS)/test $(STAMPS)/coverage | test-packages
 	@tools/coverage.sh $(abspath $(BIN)/python)
 
-kills: build $(STAMPS)/test
+kills: build $(STAMPS)/test | test-packages
+	@tools/cpp_build.sh tests --target engine_delta_test
+	@KILLS=10000 build/tests/engine_delta_test --gtest_brief=1
 	@KILL_POINTS=all $(BIN)/python -m pytest -q tests/api/test_killed_saves.py
 
 simulate: build $(STAMPS)/test | test-packages
