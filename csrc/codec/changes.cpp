@@ -308,11 +308,12 @@ void encode(bool floating, const std::byte* base, const std::byte* fresh, std::s
       const std::size_t found =
           fastest_scan().rank(masks, c, &changed[at / kWordBits], words, changes.seen, places);
       changes.ranks.insert(changes.ranks.end(), places.ranks.begin(), places.ranks.begin() + found);
-      Step<Word>* const steps = &*changes.steps.insert(changes.steps.end(), found, Step<Word>());
+      const std::size_t first = changes.steps.size();
+      changes.steps.resize(first + found);
       for (std::size_t i = 0; i < found; ++i) {
         const std::size_t number = at + places.positions[i];
-        steps[i] = step_between(ordered(word_at<Word>(base, number), floating),
-                                ordered(word_at<Word>(fresh, number), floating));
+        changes.steps[first + i] = step_between(ordered(word_at<Word>(base, number), floating),
+                                                ordered(word_at<Word>(fresh, number), floating));
       }
       changes.seen += masks.totals[c];
     }
@@ -362,6 +363,7 @@ bool apply(bool floating, ConstBytes code, std::byte* block, std::size_t count) 
   thresholds.count = in.take(3);
   for (std::size_t i = 0; i < thresholds.count; ++i) {
     thresholds.keys[i] = static_cast<std::uint8_t>(in.take(8));
+    if (i > 0 && thresholds.keys[i] <= thresholds.keys[i - 1]) return false;
   }
   std::array<ClassCursor<Word>, kMostClasses> classes;
   auto left = static_cast<std::uint32_t>(count);  // elements that no class has

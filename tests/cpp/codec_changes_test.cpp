@@ -169,6 +169,19 @@ TEST_F(ChangesTest, DamagedCodesDoNoHarm) {
   EXPECT_GT(refused, 1000);
 }
 
+TEST_F(ChangesTest, ThresholdsMustAscend) {
+  for (const unsigned second : {4U, 5U, 6U}) {
+    // Two thresholds, and no changes in three classes.
+    Block code(19);
+    const unsigned bits = 2 | 5U << 3 | second << 11;
+    for (std::size_t i = 0; i < 3; ++i) code[i] = static_cast<std::byte>(bits >> 8 * i);
+    Block block = some_block({2, true}, 100);
+    const Block before = block;
+    EXPECT_EQ(apply_changes({2, true}, code, block), second > 5);
+    EXPECT_EQ(block, before);
+  }
+}
+
 TEST_F(ChangesTest, BitsBehindTheCodeAreRefused) {
   const ElementKind kind{2, true};
   const Block base = some_block(kind, 5000);

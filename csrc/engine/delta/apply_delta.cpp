@@ -14,8 +14,8 @@ namespace {
 
 // What a tensor of the new model is made of.
 struct Recipe {
-  std::optional<std::uint32_t>
-      base{};  // the tensor that changes; null if the delta has it in whole
+  // The tensor of the base that changes; null if the delta has the new one in whole.
+  std::optional<std::uint32_t> base{};
   DType dtype = DType::UInt8;
   std::span<const std::int64_t> shape{};
   std::uint64_t data_size = 0;
