@@ -20,7 +20,8 @@
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
 #   make coverage  measures which lines the tests run, and lists the others
-#   make kills   kills saves of several files before every system call
+#   make kills   kills saves of several files before every system call, and 10,000 times a process
+#                that applies a delta in place
 #   make simulate  lets the power fail after every call of saves, and every call fail, loads and saves
 #                over simulated wires with faults, from the SEEDS 1-1000000, and breaks checkpoints
 #   make planted   plants bugs one by one, and checks that the simulation of wires finds each
@@ -162,6 +163,8 @@ coverage: build $(STAMPS)/test $(STAMPS)/coverage | test-packages
 
 kills: build $(STAMPS)/test
 	@KILL_POINTS=all $(BIN)/python -m pytest -q tests/api/test_killed_saves.py
+	@tools/cpp_build.sh tests --target kill_apply
+	@build/tests/kill_apply 10000
 
 simulate: build $(STAMPS)/test | test-packages
 	@tools/cpp_build.sh tests --target simulate
