@@ -21,7 +21,8 @@
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
 #   make coverage  measures which lines the tests run, and lists the others
-#   make kills   kills saves of several files before every system call
+#   make kills   kills saves of several files before every system call, and 10,000 times a process
+#                that applies a delta in place
 #   make simulate  lets the power fail after every call of saves, and every call fail, loads and saves
 #                over simulated wires with faults, from the SEEDS 1-1000000, and breaks checkpoints
 #   make planted   plants bugs one by one, and checks that the simulation of wires finds each

@@ -49,7 +49,7 @@ ALLOWED = {
         *("engine", "engine/digest", "engine/move", "engine/open"),
     ],
     "engine/rewrite": [
-        *("base", "format", "io/places", "engine", "engine/digest", "engine/move"),
+        *("base", "format", "io", "io/places", "engine", "engine/digest", "engine/move"),
         *("engine/load", "engine/open", "engine/save"),
     ],
     "engine/delta": [

@@ -303,10 +303,65 @@ UPDATE_BUGS = (
     ),
 )
 
+DELTA_BUGS = (
+    Bug(
+        "the blocks of a base are not compared",
+        "engine/delta/apply_delta.cpp",
+        "if (window_.digests[i] == changes_.table()[first + i].base) continue;",
+        "if (window_.digests[i] != Digest{}) continue;",
+    ),
+    Bug(
+        "the digest of a base is not compared",
+        "engine/delta/apply_delta.cpp",
+        'if (base_digests_.model_digest(cancel()) != ends_.base) refuse_base("");',
+        "",
+    ),
+    Bug(
+        "the blocks that a delta makes are not compared",
+        "engine/delta/changed_blocks.cpp",
+        "if (window.digests[i] == table_[first + i].target) continue;",
+        "if (window.digests[i] != Digest{}) continue;",
+    ),
+    Bug(
+        "the digest of the model that a delta makes is not compared",
+        "engine/delta/apply_delta.cpp",
+        "if (model_digest(std::move(tensors), cancel()) != ends_.target) {",
+        "if (false) {",
+    ),
+    Bug(
+        "a delta that cannot be applied replaces the file",
+        "engine/save/save.cpp",
+        "  write_file(sink, layout, items, settings, progress, cancel);",
+        """  try {
+    write_file(sink, layout, items, settings, progress, cancel);
+  } catch (...) {
+    sink.finish(layout.file_size(), cancel);
+    throw;
+  }""",
+    ),
+    Bug(
+        "the changes of all blocks are read from the first one",
+        "engine/delta/changed_blocks.cpp",
+        "taken_ += size;",
+        "",
+    ),
+    Bug(
+        "changes that were not kept are made again from where the last ones end",
+        "engine/delta/make_delta.cpp",
+        "      pairs_.restart();",
+        "",
+    ),
+)
+
 REDIS_CASES = ("redis-load", "redis-save", "redis-remove")
 UPDATE_CASES = ("http-update", "s3-update", "redis-update")
+DELTA_CASES = ("http-apply", "s3-apply", "redis-apply", "http-delta", "s3-delta", "redis-delta")
 # Each gets all seeds.
-CASES = dict.fromkeys(REDIS_BUGS, REDIS_CASES) | dict.fromkeys(UPDATE_BUGS, UPDATE_CASES)
+CASES = (
+    dict.fromkeys(REDIS_BUGS, REDIS_CASES)
+    | dict.fromkeys(UPDATE_BUGS, UPDATE_CASES)
+    | dict.fromkeys(DELTA_BUGS, DELTA_CASES)
+)
 
 
 def build() -> None:
@@ -338,7 +393,7 @@ def main() -> None:
     if said := simulate():
         sys.exit("the simulation fails without a bug\n" + said)
     missed = 0
-    for bug in BUGS + REDIS_BUGS + UPDATE_BUGS:
+    for bug in BUGS + REDIS_BUGS + UPDATE_BUGS + DELTA_BUGS:
         if len(sys.argv) > 1 and sys.argv[1] not in bug.what:
             continue
         begin = time.monotonic()

@@ -33,11 +33,11 @@ NumberCode best_code(std::span<const Number> numbers, std::uint32_t wide) {
   std::uint64_t sum = 0;
   for (const Number number : numbers) sum += std::min<std::uint64_t>(number, 1ULL << 40);
   const std::uint64_t mean = numbers.empty() ? 0 : sum / numbers.size();
-  const auto middle = static_cast<std::uint32_t>(std::bit_width(mean));
+  const auto middle =
+      std::min(static_cast<std::uint32_t>(std::bit_width(mean)), NumberCode::kMostLow);
   NumberCode best{0, wide};
   std::uint64_t fewest = ~0ULL;
-  for (std::uint32_t low = middle < 2 ? 0 : middle - 2;
-       low <= std::min(middle, NumberCode::kMostLow); ++low) {
+  for (std::uint32_t low = middle < 2 ? 0 : middle - 2; low <= middle; ++low) {
     const NumberCode code{low, wide};
     std::uint64_t bits = 0;
     for (const Number number : numbers) bits += code.bits_of(number);

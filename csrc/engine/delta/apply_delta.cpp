@@ -28,6 +28,9 @@ class ApplyOrigin final : public Origin {
   ApplyOrigin(OpenFile& delta, OpenFile& base, DeltaEnds ends, std::size_t blocks, int threads,
               Cancel& cancel);
 
+  bool reads(const FileIdentity& file) const override {
+    return Origin::reads(file) || base_.source().reads(file);
+  }
   void change(std::uint32_t name, Format format, TensorSpec& spec) override;
   std::span<const Digest> checked_chunks(std::uint32_t entry) const override {
     return recipes_[entry].digests;

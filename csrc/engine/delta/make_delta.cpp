@@ -150,6 +150,9 @@ class DeltaOrigin final : public Origin {
   // Reads all data of both models, and encodes the changes.
   void encode(int threads, Progress& progress);
 
+  bool reads(const FileIdentity& file) const override {
+    return Origin::reads(file) || base_.open.source().reads(file);
+  }
   void change(std::uint32_t name, Format format, TensorSpec& spec) override;
   std::unique_ptr<TensorReader> open_reader() override;
   void confirm() override { fresh_.open.source().confirm(cancel()); }

@@ -20,6 +20,9 @@ class PatchedSource final : public ForwardingSource {
   void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
   void confirm(Cancel& cancel) override;
+  bool reads(const FileIdentity& file) const override {
+    return file_->reads(file) || older_.reads(file);
+  }
 
   // Return how many bytes have been read of each file.
   std::uint64_t fetched() const noexcept { return fetched_; }

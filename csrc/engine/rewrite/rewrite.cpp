@@ -179,13 +179,12 @@ std::vector<SaveItem> place(OpenFile& from, Origin& origin, const NewNames& new_
   return items;
 }
 
-void check_not_overwritten(const Sink& sink, const Source& source) {
+void check_not_overwritten(const Sink& sink, const Origin& origin) {
   const std::optional<FileIdentity> overwritten = sink.overwritten();
-  if (!overwritten || !source.reads(*overwritten)) return;
-  throw Error(ErrorKind::InvalidArgument, sink.label() + " is written in place, and " +
-                                              source.label() +
-                                              " is the same file, which would be overwritten "
-                                              "while it is read: write to another file");
+  if (!overwritten || !origin.reads(*overwritten)) return;
+  throw Error(ErrorKind::InvalidArgument,
+              sink.label() + " is written in place, and would be overwritten while it is read: " +
+                  "write to another file");
 }
 
 }  // namespace
@@ -235,7 +234,7 @@ void rewrite(OpenFile& from, Origin& origin, const RewriteRequest& request, Prog
     return;
   }
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
-  check_not_overwritten(*sink, source);
+  check_not_overwritten(*sink, origin);
   if (sink->sequential() && source.sequential()) {
     throw Error(ErrorKind::InvalidArgument,
                 sink->label() + " must be written in order, digests first, but " + source.label() +

@@ -17,6 +17,7 @@
 #include "engine/open/open_file.h"
 #include "engine/options.h"
 #include "format/layout.h"
+#include "io/file_identity.h"
 
 namespace tensorizer {
 
@@ -38,6 +39,8 @@ class Origin {
   virtual void change(std::uint32_t name, Format format, TensorSpec& spec) {
     (void)name, (void)format, (void)spec;
   }
+  // Returns whether anything is read from this file.
+  virtual bool reads(const FileIdentity& file) const { return file_.source.reads(file); }
   // Adds an entry to those that are read.
   void add(std::uint32_t entry) { order_.push_back(entry); }
   // Returns the most memory that a reader takes for each byte that is read.

@@ -13,6 +13,7 @@
 #include "tensorizer_ops/fill.h"
 #include "tensorizer_ops/options.h"
 #include "tensorizer_ops/stored_tensor.h"
+#include "tensorizer_ops/updated.h"
 
 namespace tensorizer {
 
@@ -58,12 +59,6 @@ struct LoadStats {
   double tls_seconds = 0;
   double first_byte_seconds = 0;  // from a request to the first byte of its response
   double transfer_seconds = 0;
-};
-
-// The result of an update: how many bytes it has read from the newer file, and from the local one.
-struct Updated {
-  std::uint64_t fetched;
-  std::uint64_t kept;
 };
 
 // A file that is open for loading. The first method that needs the file opens it and reads its

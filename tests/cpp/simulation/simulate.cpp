@@ -1,5 +1,5 @@
-// Loads, saves, removals and updates over simulated wires: simulate [SEED | FIRST-LAST] [--verbose]
-// [--case NAME]...
+// Loads, saves, removals, updates and deltas over simulated wires: simulate [SEED | FIRST-LAST]
+// [--verbose] [--case NAME]...
 //
 // Each seed decides on a case (of the named ones), on its sizes and on the faults that befall its
 // requests. Prints the seeds whose promises were broken, with the command that replays them.
@@ -14,6 +14,7 @@
 
 #include "base/number.h"
 #include "codec/keyed_hash.h"
+#include "delta_cases.h"
 #include "io/places/open.h"
 #include "redis_cases.h"
 #include "try.h"
@@ -160,18 +161,25 @@ struct Case {
   void (*run)(Try&);
 };
 
-template <void (*run)(Try&, Web::Kind), Web::Kind kind>
+template <auto run, Web::Kind kind>
 constexpr void (*of)(Try&) = [](Try& each) { run(each, kind); };
+
+template <auto run>
+constexpr void (*of_redis)(Try&) = [](Try& each) { run(each, std::nullopt); };
 
 constexpr Case kCases[] = {
     {"http-load", of<load_from, Web::Kind::Plain>},
     {"http-save", of<save_to, Web::Kind::Plain>},
     {"http-remove", of<remove_from, Web::Kind::Plain>},
     {"http-update", of<update_from_web, Web::Kind::Plain>},
+    {"http-delta", of<make_delta_from, Web::Kind::Plain>},
+    {"http-apply", of<apply_from, Web::Kind::Plain>},
     {"s3-load", of<load_from, Web::Kind::S3>},
     {"s3-save", of<save_to, Web::Kind::S3>},
     {"s3-remove", of<remove_from, Web::Kind::S3>},
     {"s3-update", of<update_from_web, Web::Kind::S3>},
+    {"s3-delta", of<make_delta_from, Web::Kind::S3>},
+    {"s3-apply", of<apply_from, Web::Kind::S3>},
     {"azure-load", of<load_from, Web::Kind::Azure>},
     {"azure-save", of<save_to, Web::Kind::Azure>},
     {"azure-remove", of<remove_from, Web::Kind::Azure>},
@@ -179,6 +187,8 @@ constexpr Case kCases[] = {
     {"redis-save", &save_to_redis},
     {"redis-remove", &remove_from_redis},
     {"redis-update", &update_from_redis},
+    {"redis-delta", of_redis<make_delta_from>},
+    {"redis-apply", of_redis<apply_from>},
 };
 
 // libsodium's random numbers, too, are those of the world.

@@ -3,8 +3,9 @@
 
 #include <string>
 
+#include "engine/move/move.h"
 #include "engine/open/open_file.h"
-#include "tensorizer_ops/reader.h"
+#include "tensorizer_ops/updated.h"
 
 namespace tensorizer {
 

@@ -1,4 +1,4 @@
-#include "transfer/files/update.h"
+#include "engine/rewrite/update.h"
 
 #include <memory>
 
