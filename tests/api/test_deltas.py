@@ -353,12 +353,12 @@ def test_a_file_that_is_read_is_not_written_in_place(folder: Path) -> None:
     older, newer, delta = (folder / f"{name}.tensors" for name in ("older", "newer", "delta"))
     for target in (older, delta):
         before = target.read_bytes()
-        with target.open("r+b") as file, pytest.raises(InvalidArgument, match="is written in place"):
+        with target.open("r+b") as file, pytest.raises(InvalidArgument, match="in place"):
             tensorizer_ops.apply(delta, older, f"fd:{file.fileno()}")
         assert target.read_bytes() == before
     for target in (older, newer):
         before = target.read_bytes()
-        with target.open("r+b") as file, pytest.raises(InvalidArgument, match="is written in place"):
+        with target.open("r+b") as file, pytest.raises(InvalidArgument, match="in place"):
             tensorizer_ops.delta(older, newer, f"fd:{file.fileno()}")
         assert target.read_bytes() == before
 
