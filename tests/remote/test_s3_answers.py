@@ -90,7 +90,9 @@ def test_what_is_no_answer_of_s3_is_no_success(
     recorded.take()
 
     def once(request: Recorded) -> bytes | None:
-        return ANSWERS[said] if len([r for r in recorded.requests if asked(r)]) == 1 else None
+        # A part of the save before may still come.
+        is_first = asked(request) and len([r for r in recorded.requests if asked(r)]) == 1
+        return ANSWERS[said] if is_first else None
 
     recorded.answers = once
     ops.save("s3://bucket/m", tensors, options=through(s3, recorded))
