@@ -276,6 +276,11 @@ class _Handler(BaseHTTPRequestHandler):
         if comp is None:
             if headers.get("x-ms-blob-type") != "BlockBlob":
                 raise Refusal(400, "MissingRequiredHeader", "x-ms-blob-type")
+            there = azure.blobs[name].etag if name in azure.blobs else ""
+            if there and headers.get("if-none-match") == "*":
+                raise Refusal(409, "BlobAlreadyExists")
+            if headers.get("if-match", there) != there:
+                raise Refusal(412, "ConditionNotMet")
             return self._described(azure.put(name, body, content_type))
         if comp != "blocklist":
             raise Refusal(400, "InvalidQueryParameterValue", "comp")

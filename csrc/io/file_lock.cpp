@@ -35,7 +35,7 @@ bool has_name(const Descriptor& file) noexcept {
 FileLock::FileLock(std::string path, Cancel& cancel) : path_(std::move(path)) {
   do {
     file_ = open_lock(path_);
-    while (file_ && !lock_file(file_) && errno == EWOULDBLOCK && has_name(file_)) {
+    while (file_ && !(holds_ = lock_file(file_)) && errno == EWOULDBLOCK && has_name(file_)) {
       cancel.sleep(kPollInterval);
     }
   } while (file_ && !has_name(file_));

@@ -23,9 +23,13 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // Returns whether others wait; if not, they cannot be made to.
+  bool holds() const noexcept { return holds_; }
+
  private:
   const std::string path_;
   Descriptor file_;
+  bool holds_ = false;
 };
 
 }  // namespace tensorizer

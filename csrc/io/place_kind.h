@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/cancel.h"
 #include "io/option.h"
 #include "io/options.h"
@@ -23,6 +24,9 @@ struct UriScheme {
   std::string_view name;  // empty for plain paths
   const char* written;    // for messages
 };
+
+// The largest file for `swap`.
+inline constexpr std::uint64_t kMostSwapped = 16 << 20;
 
 // A null function is an operation that this kind does not support. io/places/open.h has the
 // contract of each function.
@@ -44,6 +48,8 @@ struct PlaceKind {
                          const OptionList& given) = nullptr;
   std::optional<std::string> (*file_name)(const std::string& uri) = nullptr;
   void (*remove)(const std::string& uri, const SinkOptions& options, Cancel& cancel) = nullptr;
+  bool (*swap)(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
+               const SinkOptions& options, Cancel& cancel) = nullptr;
   std::optional<std::vector<std::string>> (*files_in)(const std::string& uri,
                                                       std::string_view suffix,
                                                       Cancel& cancel) = nullptr;

@@ -1,5 +1,5 @@
 // `RemoteBytes`, which gives Python the bytes of files on servers, for the package's file objects;
-// `upload`, `Upload` and `remove`, and the functions that prepare their options.
+// `upload`, `Upload`, `remove` and `swap`, and the functions that prepare their options.
 #include "python/remote_bytes.h"
 
 #include <nanobind/stl/map.h>
@@ -159,6 +159,18 @@ void remove(const std::string& uri, const OptionList& options) {
   run([&](Cancel& cancel) { remove_file(uri, parse_save_options(options).sink, cancel); });
 }
 
+bool swap(const std::string& uri, const std::optional<nb::bytes>& known, const nb::bytes& next,
+          const OptionList& options) {
+  const auto view = [](const nb::bytes& bytes) {
+    return as_bytes(std::string_view(bytes.c_str(), bytes.size()));
+  };
+  const std::optional<ConstBytes> there = known ? std::optional(view(*known)) : std::nullopt;
+  const ConstBytes content = view(next);
+  return run([&](Cancel& cancel) {
+    return swap_file(uri, there, content, parse_save_options(options).sink, cancel);
+  });
+}
+
 // A copy of a file of this machine to another place, which other threads may watch and cancel.
 class Upload {
  public:
@@ -235,6 +247,7 @@ void define_remote_bytes(nb::module_& module) {
       .def("read", &read);
   module.def("upload", &upload);
   module.def("remove", &remove);
+  module.def("swap", &swap, nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   nb::class_<Upload>(module, "Upload")
       .def(nb::init<std::string, std::string, OptionList>())
       .def("start", &Upload::start)

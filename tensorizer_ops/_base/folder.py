@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import urllib.parse
 from collections.abc import Callable
@@ -60,10 +61,14 @@ class Folder:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
-        uri = self.uri(name)
-        if self.path is not None and not os.path.exists(self.path):
-            uri = self._uri  # the error says what may have been meant by the folder
-        source = _core.RemoteBytes(uri, self._loads, 0, LIMIT + 1, _READ_AHEAD, self._access)
+        try:
+            source = self._bytes(self.uri(name))
+        except FileNotFoundError:
+            if self.path is not None and not os.path.exists(self.path):
+                # The error says what may have been meant by the folder. It may be there by now.
+                with contextlib.suppress(IsADirectoryError):
+                    self._bytes(self._uri)
+            raise
         size = source.size()
         found = bytearray()
         while size is None or len(found) < min(size, LIMIT + 1):
@@ -77,6 +82,9 @@ class Folder:
                 "this kind"
             )
         return bytes(found)
+
+    def _bytes(self, uri: str) -> _core.RemoteBytes:
+        return _core.RemoteBytes(uri, self._loads, 0, LIMIT + 1, _READ_AHEAD, self._access)
 
     def open(self, name: str, read_ahead: int, end: int | None = None) -> _core.RemoteBytes:
         """Open a file to read its bytes before ``end``."""

@@ -8,6 +8,7 @@
 #include "io/http/client.h"
 #include "io/http/open.h"
 #include "io/http/operation.h"
+#include "io/http/swap.h"
 #include "io/secret.h"
 #include "io/uri.h"
 
@@ -94,6 +95,13 @@ void remove_azure_blob(const std::string& uri, const SinkOptions& options, Cance
   remove_file(client, cancel);
 }
 
+bool swap_azure_blob(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
+                     const SinkOptions& options, Cancel& cancel) {
+  // 409: there is a blob already.
+  HttpPut put{{kBlockBlob, kBlobContentType}, &fault_of_azure, {412, 409}};
+  return swap_http_file(access_to(uri, options), std::move(put), known, next, cancel);
+}
+
 constexpr UriScheme kSchemes[] = {{"az", "az://"}};
 
 }  // namespace
@@ -108,6 +116,7 @@ const PlaceKind azure_blobs{
     .sibling = &azure_sibling,
     .file_name = &last_of_key,
     .remove = &remove_azure_blob,
+    .swap = &swap_azure_blob,
 };
 
 }  // namespace tensorizer

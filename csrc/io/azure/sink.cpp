@@ -17,7 +17,6 @@ namespace tensorizer {
 namespace {
 
 constexpr PartLimits kLimits{50000, std::uint64_t{4000} << 20, "a block blob in Azure"};
-constexpr const char* kContentType = "x-ms-blob-content-type: application/octet-stream";
 // All blocks of a blob must have identifiers of one length, those that another program has left
 // there included. This is the length of Azure's SDK for Python, before base64.
 constexpr std::size_t kIdSize = 48;
@@ -43,7 +42,7 @@ class AzureSink final : public PartSink {
 
  private:
   void send_whole(const UploadPart& part, Cancel& cancel) override {
-    put(part.pieces, {}, {"x-ms-blob-type: BlockBlob", kContentType}, cancel);
+    put(part.pieces, {}, {kBlockBlob, kBlobContentType}, cancel);
   }
 
   std::string send_part(const UploadPart& part, Cancel& cancel) override {
@@ -60,7 +59,7 @@ class AzureSink final : public PartSink {
     for (const auto& [number, id] : receipts) text += "<Latest>" + id + "</Latest>";
     text += "</BlockList>";
     const ConstBytes bytes = as_bytes(text);
-    put({&bytes, 1}, {{"comp", "blocklist"}}, {"Content-Type: application/xml", kContentType},
+    put({&bytes, 1}, {{"comp", "blocklist"}}, {"Content-Type: application/xml", kBlobContentType},
         cancel);
   }
 
@@ -76,11 +75,7 @@ class AzureSink final : public PartSink {
     // Without "Expect: 100-continue", which would cost each block a round trip.
     operation.request.headers.emplace_back("Expect:");
     operation.request.body = &body;
-    operation.fault = [](const HttpAnswer& answer, std::string_view text) {
-      const bool is_azures =
-          answer.status == 201 && text.empty() && !answer.header("x-ms-request-id").empty();
-      return is_azures ? std::string() : not_from("Azure", answer, text, {});
-    };
+    operation.fault = fault_of_azure;
     HttpTries tries(client_, "save");
     operate(client_, operation, tries, cancel);
   }
@@ -90,6 +85,12 @@ class AzureSink final : public PartSink {
 };
 
 }  // namespace
+
+std::string fault_of_azure(const HttpAnswer& answer, std::string_view text) {
+  const bool is_azures =
+      answer.status == 201 && text.empty() && !answer.header("x-ms-request-id").empty();
+  return is_azures ? std::string() : not_from("Azure", answer, text, {});
+}
 
 std::unique_ptr<Sink> azure_sink(HttpAccess access, std::uint64_t part_size) {
   return std::make_unique<AzureSink>(std::move(access), part_size, false, new_name());

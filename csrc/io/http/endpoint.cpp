@@ -62,10 +62,13 @@ HttpRefusal UrlEndpoint::learn(const HttpRequest& request, const HttpOutcome& ou
     if (outcome.url != request.url) moved_to_ = outcome.url;
     return {};
   }
-  // 412 and 416 are about the file itself, and not about its URL.
-  if (request.url == request.home || status == 412 || status == 416) return {};
-  if (moved_to_ == request.url) moved_to_.clear();
   HttpRefusal refusal;
+  if (!outcome.failure && status == 409 && request.method == "PUT") {
+    refusal.note = "WebDAV servers say so if there is no such folder: create it first";
+  }
+  // 412 and 416 are about the file itself, and not about its URL.
+  if (request.url == request.home || status == 412 || status == 416) return refusal;
+  if (moved_to_ == request.url) moved_to_.clear();
   refusal.recovered = !outcome.failure && status < 500;
   refusal.temporary = !refusal.recovered;
   return refusal;

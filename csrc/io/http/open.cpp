@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "io/http/operation.h"
+#include "io/http/swap.h"
 #include "io/secret.h"
 #include "io/url.h"
 
@@ -34,6 +35,16 @@ void remove_http_file(const std::string& uri, const SinkOptions& options, Cancel
   remove_file(client, cancel, {"Depth: 0"});
 }
 
+bool swap_web_file(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
+                   const SinkOptions& options, Cancel& cancel) {
+  HttpPut put;
+  put.fault = [](const HttpAnswer& answer, std::string_view text) {
+    return answer.status == 200 && is_page(text) ? not_from("WebDAV", answer, text, {})
+                                                 : std::string();
+  };
+  return swap_http_file(access_to(uri, options), std::move(put), known, next, cancel);
+}
+
 constexpr UriScheme kSchemes[] = {{"http", "http://"}, {"https", "https://"}};
 
 }  // namespace
@@ -46,6 +57,7 @@ const PlaceKind web_servers{
     .open_sink = &open_http_sink,
     .sibling = &http_sibling,
     .remove = &remove_http_file,
+    .swap = &swap_web_file,
 };
 
 }  // namespace tensorizer

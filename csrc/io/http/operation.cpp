@@ -1,6 +1,5 @@
 #include "io/http/operation.h"
 
-#include "io/http/upload.h"
 #include "io/xml.h"
 
 namespace tensorizer {
@@ -10,11 +9,17 @@ namespace {
 // A server may send status 200 early, to keep the connection, and report an error in the body.
 class ReplyReceiver final : public TextReceiver {
  public:
+  explicit ReplyReceiver(std::uint64_t longest) : longest_(longest) {}
+
+  std::uint64_t longest() const override { return longest_; }
   void ended(HttpAnswer& answer) override {
     if (answer.status != 200 || xml_root(text) != "Error") return;
     answer.status = 500;
     answer.refusal = text;
   }
+
+ private:
+  const std::uint64_t longest_;
 };
 
 }  // namespace
@@ -23,7 +28,7 @@ HttpResult operate(HttpClient& client, HttpOperation& operation, HttpTries& trie
   std::unique_ptr<HttpConnection> connection = client.take();
   HttpRequest& request = operation.request;
   for (;;) {
-    ReplyReceiver receiver;
+    ReplyReceiver receiver(operation.longest);
     if (request.body != nullptr) request.body->rewind();
     HttpOutcome outcome = tries.ask(*connection, request, receiver, cancel);
     if (!outcome.failure && outcome.answer.status >= 200 && outcome.answer.status < 300) {

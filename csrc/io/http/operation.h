@@ -1,6 +1,7 @@
 // One operation on a file of a store: a request that is sent until it has its effect.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "base/cancel.h"
 #include "io/http/client.h"
 #include "io/http/retry.h"
+#include "io/http/upload.h"
 
 namespace tensorizer {
 
@@ -19,6 +21,8 @@ struct HttpOperation {
   std::function<std::string(const HttpAnswer& answer, std::string_view text)> fault{};
   // Returns whether a try that has failed had its effect anyway; or null.
   std::function<bool(const HttpOutcome& outcome)> is_done{};
+  // The most bytes of the body of the response that are received.
+  std::uint64_t longest = kLongestText;
 };
 
 struct HttpResult {

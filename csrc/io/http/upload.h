@@ -46,7 +46,9 @@ class MemoryBody final : public HttpBody {
   std::size_t position_ = 0;
 };
 
-// Keeps the body of a successful response, up to 64 KiB of it.
+inline constexpr std::uint64_t kLongestText = 64 << 10;
+
+// Keeps the body of a successful response, up to a limit.
 class TextReceiver : public HttpReceiver {
  public:
   bool head(const HttpAnswer& answer) override {
@@ -56,7 +58,7 @@ class TextReceiver : public HttpReceiver {
     text += as_text(bytes);
     return true;
   }
-  std::uint64_t longest() const override { return 64 << 10; }
+  std::uint64_t longest() const override { return kLongestText; }
 
   std::string text;
 };

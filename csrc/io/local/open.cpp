@@ -269,6 +269,7 @@ const PlaceKind local_files{
     .sibling = &local_sibling,
     .file_name = &local_file_name,
     .remove = &remove_local_file,
+    .swap = &swap_local_file,
     .files_in = &local_files_in,
 };
 

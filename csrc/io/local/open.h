@@ -42,6 +42,10 @@ std::string follow_links(std::string path);
 // Removes the file `uri`, if it exists (remove_file() in io/places/open.h).
 void remove_local_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
+// Replaces a small file (swap_file() in io/places/open.h).
+bool swap_local_file(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
+                     const SinkOptions& options, Cancel& cancel);
+
 // Returns the files in the folder `uri` (files_in() in io/places/open.h).
 std::optional<std::vector<std::string>> local_files_in(const std::string& uri,
                                                        std::string_view suffix, Cancel& cancel);

@@ -183,6 +183,21 @@ void remove_file(const std::string& uri, const SinkOptions& options, Cancel& can
   kind.remove(uri, options, cancel);
 }
 
+bool swap_file(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
+               const SinkOptions& options, Cancel& cancel) {
+  cancel.check();
+  const PlaceKind& kind = kind_of(uri, options.given);
+  if (kind.swap == nullptr || next.size() > kMostSwapped) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote(without_secrets(uri), 4096) +
+                    " cannot be replaced on a condition: only files of up to " +
+                    std::to_string(kMostSwapped) +
+                    " bytes on this machine, on web servers, in S3, Azure and Redis can");
+  }
+  refuse_trailing_slash(kind, uri);
+  return kind.swap(uri, known, next, options, cancel);
+}
+
 std::unique_ptr<Sink> open_sink(const std::string& uri, const SinkOptions& options,
                                 Cancel& cancel) {
   cancel.check();

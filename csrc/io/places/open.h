@@ -51,6 +51,14 @@ bool is_local(const std::string& uri);
 // a device, a descriptor and a file of the Hub.
 void remove_file(const std::string& uri, const SinkOptions& options, Cancel& cancel);
 
+// Replaces a small file by `next`, if what is there is `known`, or if nothing is there and `known`
+// is null. Returns whether `next` is there now: of several callers that know the same and write
+// different bytes, one gets true, as far as the server of the file heeds "If-Match" and
+// "If-None-Match". Throws InvalidArgument for more than 16 MiB, and where files cannot be replaced,
+// or, on this machine, locked.
+bool swap_file(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
+               const SinkOptions& options, Cancel& cancel);
+
 // Returns the URIs of all files in the folder `uri` whose names end with `suffix`, sorted; null if
 // `uri` is no folder of this machine.
 std::optional<std::vector<std::string>> files_in(const std::string& uri, std::string_view suffix,

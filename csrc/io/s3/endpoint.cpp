@@ -198,7 +198,9 @@ class S3Endpoint final : public HttpEndpoint {
                answer.status == 403) {
       refusal.recovered = set_region(answer);
     }
-    if (code == "RequestTimeout" || code == "SlowDown") refusal.temporary = true;
+    if (code == "RequestTimeout" || code == "SlowDown" || code == "ConditionalRequestConflict") {
+      refusal.temporary = true;
+    }
     if (answer.status == 400 && !refusal.kind) refusal.kind = kind_of_bad_request(code);
     return refusal;
   }

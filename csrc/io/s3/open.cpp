@@ -5,6 +5,8 @@
 #include "io/http/client.h"
 #include "io/http/open.h"
 #include "io/http/operation.h"
+#include "io/http/swap.h"
+#include "io/s3/receipt.h"
 #include "io/s3/sink.h"
 #include "io/secret.h"
 #include "io/uri.h"
@@ -68,6 +70,16 @@ void remove_s3_object(const std::string& uri, const SinkOptions& options, Cancel
   remove_file(client, cancel);
 }
 
+bool swap_s3_object(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
+                    const SinkOptions& options, Cancel& cancel) {
+  HttpPut put{{"Content-Type: application/octet-stream"},
+              [](const HttpAnswer& answer, std::string_view text) {
+                return fault_of_answer(answer, text, "");
+              },
+              {412, 404}};
+  return swap_http_file(access_to(uri, options, cancel), std::move(put), known, next, cancel);
+}
+
 constexpr UriScheme kSchemes[] = {{"s3", "s3://"}, {"gs", "gs://"}};
 
 }  // namespace
@@ -99,6 +111,7 @@ const PlaceKind s3_objects{
     .sibling = &s3_sibling,
     .file_name = &last_of_key,
     .remove = &remove_s3_object,
+    .swap = &swap_s3_object,
 };
 
 }  // namespace tensorizer
