@@ -68,6 +68,9 @@ if _typing.TYPE_CHECKING:
     )
     from tensorizer_ops._front.writer import Writer as Writer
     from tensorizer_ops._hf.folders import Copied as Copied, download as download, upload as upload
+    from tensorizer_ops._versions.follower import follow as follow
+    from tensorizer_ops._versions.listing import Version as Version
+    from tensorizer_ops._versions.publisher import Publisher as Publisher
     from tensorizer_ops.serialization import (
         CryptographyError as CryptographyError,
         DecryptionParams as DecryptionParams,
@@ -107,6 +110,9 @@ _LATER = {
             "update",
         ),
         "_front.writer": ("Writer",),
+        "_versions.follower": ("follow",),
+        "_versions.listing": ("Version",),
+        "_versions.publisher": ("Publisher",),
         _WITHOUT_TORCH: ("Copied", "download", "upload"),
         "serialization": (
             "CryptographyError",

@@ -35,11 +35,12 @@ ALLOWED = {
     "_distributed": ["errors", "_base"],
     "_dcp": ["native", "errors", "_base", "_front", "_distributed"],
     "_chain": ["errors", "_base", "_front", "_dcp", "_distributed"],
+    "_versions": ["native", "errors", "_base", "_front"],
     "_hf": ["errors", "_base", "_front"],
     "_cli": ["native", "errors", "_base", "_front", "_chain", "_hf", "public"],
     "public": [
         *("native", "errors", "_base", "_registration", "_front"),
-        *("_compat", "_distributed", "_dcp", "_chain", "_hf"),
+        *("_compat", "_distributed", "_dcp", "_chain", "_versions", "_hf"),
     ],
     "local_servers": [],
     "benchmarks": [],

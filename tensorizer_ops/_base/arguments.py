@@ -165,6 +165,7 @@ def _has_methods_of(protocol: type) -> Callable[[object], bool]:
 # Values that are converted, and so are accepted in place of those of a type.
 _CONVERTED: dict[object, Callable[[object], bool]] = {
     int: _is_index,
+    float: _is_index,
     bool: _is_truth,
     bytes: _is_buffer,
     collections.abc.Sequence: _is_list,

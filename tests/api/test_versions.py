@@ -1,191 +1,476 @@
-"""Loads of every version of the format, and saves with the lowest version that suffices."""
+"""Versions that are published in a folder, and followed."""
 
 from __future__ import annotations
 
-import struct
+import json
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from support.raw_format import BUFFER, PARAMETER, Block, pack
-from support.raw_parse import parse
-from support.samples import DTYPES, SHAPES, assert_same, raw, sample, stored_dtype
-from support.specimen import FLOATS, SHORTS, blocks
-from tensorizer_ops.errors import Crypto
+import tensorizer_ops
+from tensorizer_ops import Publisher, errors, follow
+from tensorizer_ops._versions.listing import FILE, Place
+from tensorizer_ops._versions.listing import Listing as Listing
 
-ops = torch.ops.tensorizer
-
-
-def raw_zoo(long: bool) -> tuple[list[Block], dict[str, torch.Tensor]]:
-    """Returns every dtype in every shape, as hand-written blocks and as tensors. If `long`, every
-    second entry has version 5."""
-    stored, tensors = [], {}
-    for dtype_name, dtype in DTYPES.items():
-        for kind, shape in SHAPES.items():
-            name = f"{dtype_name}.{kind}"
-            tensors[name] = sample(dtype, shape, len(tensors))
-            block = Block(name, stored_dtype(dtype), shape, raw(tensors[name]))
-            block.long = long and len(tensors) % 2 == 0
-            block.padding = len(tensors) % 100
-            if not block.data:
-                # Only the header names the opaque dtype of an empty tensor.
-                block.index["dtype"] = stored_dtype(dtype).split(b"\0")[0]
-            stored.append(block)
-    return stored, tensors
+KILLS = int(os.environ.get("KILLS", "40"))
 
 
-@pytest.mark.parametrize("version", [1, 2, 4, 5])
-@pytest.mark.parametrize("copy", [False, True])
-def test_reads_every_dtype_in_version(path: str, version: int, copy: bool) -> None:
-    stored, tensors = raw_zoo(long=version == 5)
-    Path(path).write_bytes(pack(stored, version=version))
-    assert ops.names(path) == list(tensors)
-    assert_same(ops.load(path, copy=copy), tensors)
-    assert_same(ops.load(path, copy=copy, verify="all"), tensors)
+class Training:
+    """Weights, and their steps."""
+
+    def __init__(self, size: int = 20_000, rate: float = 1e-5) -> None:
+        self.rate = rate
+        self.generator = torch.Generator().manual_seed(0)
+        self.weights = self._normal(size) * 0.02
+        self.states: dict[int, dict[str, torch.Tensor]] = {}
+
+    def _normal(self, size: int) -> torch.Tensor:
+        return torch.randn(size, generator=self.generator)
+
+    def step(self) -> dict[str, torch.Tensor]:
+        self.weights += self.rate * self._normal(len(self.weights))
+        state = {"w": self.weights.bfloat16(), "step": torch.tensor(len(self.states) + 1)}
+        self.states[len(self.states) + 1] = state
+        return {name: tensor.clone() for name, tensor in state.items()}
+
+    def publish(self, publisher: Publisher, count: int = 1) -> None:
+        for _ in range(count):
+            state = self.step()
+            publisher.publish(state, step=len(self.states))
 
 
-def test_version_5_without_long_dimensions(path: str) -> None:
-    stored, tensors = raw_zoo(long=False)
-    Path(path).write_bytes(pack(stored, version=5, flags=0))
-    assert_same(ops.load(path, verify="all"), tensors)
+def same(found: Any, state: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == state.keys() and all(found[name].equal(state[name]) for name in state)
 
 
-def test_opaque_dtypes_spelled_out_in_the_index_of_an_empty_tensor(path: str) -> None:
-    dtype = b"<V2\0torch.bfloat16"
-    Path(path).write_bytes(pack([Block("x", dtype, (0, 3))], version=2))
-    assert ops.load(path, verify="all")["x"].dtype == torch.bfloat16
+def now(place: Path, target: Any, **how: Any) -> list[tensorizer_ops.Version]:
+    return list(follow(place, target, patience=0, **how))
 
 
-def test_bare_dtype_with_data(path: str) -> None:
-    block = Block("x", b"<V2\0torch.bfloat16", (4,), SHORTS, index={"dtype": b"<V2"})
-    Path(path).write_bytes(pack([block], version=2))
-    for loaded in (ops.load(path), ops.load(path, copy=True, verify="all")):
-        assert loaded["x"].dtype == torch.bfloat16
-        assert raw(loaded["x"]) == SHORTS
+def names(place: Path) -> set[str]:
+    """Return what is there of each version: "1" for all of it, "1d" for a delta."""
+    found = [path.name for path in place.iterdir() if path.name[:8].isdigit()]
+    return {f"{int(name[:8])}{'d' * ('.delta.' in name)}" for name in found}
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_reads_meta_tensors(path: str, version: int) -> None:
-    Path(path).write_bytes(
-        pack([Block("x", "<f4", (2, 3)), Block("y", b"<V2\0torch.bfloat16", (3,))], version=version)
-    )
-    for copy in (False, True):
-        expected = {"x": torch.zeros(2, 3), "y": torch.zeros(3, dtype=torch.bfloat16)}
-        assert_same(ops.load(path, copy=copy, verify="all"), expected)
+def listing_of(place: Path) -> Listing:
+    there = Place(place, None)
+    content = there.read()
+    assert content is not None
+    return there.understood(content)
 
 
-def test_long_dimensions(path: str) -> None:
-    tensors = {
-        "tall": torch.empty(2**32, 0),
-        "wide": torch.empty(0, 2**33, dtype=torch.int8),
-        "short": sample(torch.float64),
-        "longest": torch.empty(2**62, 0, dtype=torch.uint8),
-    }
-    stored = [
-        Block(
-            name,
-            stored_dtype(tensor.dtype),
-            tuple(tensor.shape),
-            raw(tensor),
-            long=max(tensor.shape) >= 2**32,
-        )
-        for name, tensor in tensors.items()
-    ]
-    Path(path).write_bytes(pack(stored, version=5))
-    assert_same(ops.load(path, verify="all"), tensors)
-
-    ops.save(path, tensors)
-    parsed = parse(Path(path).read_bytes())
-    assert (parsed.version, parsed.flags) == (5, 2)
-    assert [(entry.long, entry.shape) for entry in parsed.entries] == [
-        (block.long, block.shape) for block in stored
-    ]
-    assert_same(ops.load(path, verify="all"), tensors)
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "run"
 
 
-def test_long_meta_tensor_is_read_without_its_memory(path: str) -> None:
-    ops.save(path, {"huge": torch.empty(2**40, dtype=torch.uint8, device="meta")})
-    parsed = parse(Path(path).read_bytes())
-    assert (parsed.version, parsed["huge"].shape, parsed["huge"].data_length) == (5, (2**40,), 0)
-    reader = torch.classes.tensorizer.Reader(path, None)
-    assert reader.shape("huge") == [2**40]
+@pytest.fixture
+def publisher(place: Path) -> Iterator[Publisher]:
+    with Publisher(place, grace=0) as made:
+        yield made
 
 
-LOWEST: dict[str, tuple[int, dict[str, torch.Tensor]]] = {
-    "nothing": (1, {}),
-    "numpy's": (1, {"x": torch.ones(2), "y": torch.ones((), dtype=torch.bool)}),
-    "empty": (1, {"x": torch.empty(0)}),
-    "empty meta": (1, {"x": torch.empty(3, 0, device="meta")}),
-    "0-dimensional meta": (1, {"x": torch.empty((), device="meta")}),
-    "almost long": (1, {"x": torch.empty(2**32 - 1, 0)}),
-    "opaque": (2, {"x": torch.ones(2), "y": torch.ones(2, dtype=torch.bfloat16)}),
-    "opaque and empty": (2, {"y": torch.ones(0, dtype=torch.bfloat16)}),
-    "meta": (4, {"x": torch.empty(2, device="meta")}),
-    "meta, then opaque": (
-        4,
-        {"x": torch.empty(2, device="meta"), "y": torch.ones(2, dtype=torch.bfloat16)},
-    ),
-    "long": (5, {"x": torch.empty(2**32, 0), "y": torch.empty(2, device="meta")}),
-}
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(20_000, dtype=torch.bfloat16))
+        self.register_buffer("step", torch.tensor(0))
 
 
-@pytest.mark.parametrize(("version", "tensors"), LOWEST.values(), ids=LOWEST)
-def test_lowest_version_is_written(
-    path: str, version: int, tensors: dict[str, torch.Tensor]
+@pytest.mark.parametrize("kind", ["file", "safetensors", "empty dict", "dict", "module"])
+def test_each_version_arrives(publisher: Publisher, place: Path, tmp_path: Path, kind: str) -> None:
+    training = Training()
+    model = Model()
+    zeros = {"w": torch.zeros(20_000, dtype=torch.bfloat16), "step": torch.tensor(0)}
+    target: Any = {
+        "file": tmp_path / "copy.tensors",
+        "safetensors": tmp_path / "copy.safetensors",
+        "empty dict": {},
+        "dict": zeros,
+        "module": model,
+    }[kind]
+    addresses = [tensor.data_ptr() for tensor in zeros.values()]
+    versions = follow(place, target, interval=0.01)
+    for step in range(1, 5):
+        training.publish(publisher)
+        version = next(versions)
+        assert (version.number, version.step) == (step, step)
+        found = tensorizer_ops.load(target) if isinstance(target, Path) else target
+        found = found.state_dict() if found is model else found
+        assert same(found, training.states[step])
+    assert [tensor.data_ptr() for tensor in zeros.values()] == addresses
+    if isinstance(target, Path):
+        assert tensorizer_ops.digest(target, version=2) == version.digest
+
+
+def test_versions_that_were_passed(publisher: Publisher, place: Path, tmp_path: Path) -> None:
+    training = Training()
+    training.publish(publisher, 3)
+    target = tmp_path / "copy.tensors"
+    assert [version.step for version in now(place, target)] == [3]
+    training.publish(publisher, 3)
+    # Also by another follower, which finds out what the file is.
+    assert [version.step for version in now(place, target)] == [6]
+    assert same(tensorizer_ops.load(target), training.states[6])
+    assert [version.step for version in now(place, target)] == [6]
+
+
+def test_a_file_goes_by_deltas(publisher: Publisher, place: Path, tmp_path: Path) -> None:
+    """All of the model is not read again."""
+    training = Training()
+    training.publish(publisher)
+    now(place, tmp_path / "copy.tensors")
+    training.publish(publisher, 3)
+    (whole,) = (place / name for name in os.listdir(place) if name.startswith("00000001"))
+    whole.unlink()
+    assert [version.step for version in now(place, tmp_path / "copy.tensors")] == [4]
+    with pytest.raises(FileNotFoundError):
+        now(place, tmp_path / "other.tensors")
+    assert not (tmp_path / "other.tensors").exists()
+
+
+def test_the_shorter_way(publisher: Publisher, place: Path, tmp_path: Path) -> None:
+    """Deltas that are larger together than the model are not read."""
+    training = Training(rate=1e-4)
+    training.publish(publisher)
+    now(place, tmp_path / "copy.tensors")
+    training.publish(publisher, 6)
+    entries = listing_of(place).versions
+    whole = [entry.number for entry in entries if entry.whole is not None]
+    assert len(whole) == 2
+    assert 3 < whole[1] < 7
+    for entry in entries[1 : whole[1]]:
+        assert entry.delta is not None
+        assert entry.delta_size < entry.whole_size / 3
+        (place / entry.delta).unlink()
+    assert [version.step for version in now(place, tmp_path / "copy.tensors")] == [7]
+    assert same(tensorizer_ops.load(tmp_path / "copy.tensors"), training.states[7])
+
+
+def test_a_delta_that_would_be_larger_than_the_model(
+    publisher: Publisher, place: Path, tmp_path: Path
 ) -> None:
-    ops.save(path, tensors)
-    parsed = parse(Path(path).read_bytes())
-    assert parsed.version == version
-    assert parsed.flags == (2 if version == 5 else 0)
-    writer = torch.classes.tensorizer.Writer(path, None)
-    for name, tensor in tensors.items():
-        writer.add(name, tensor)
-    writer.close()
-    assert parse(Path(path).read_bytes()).version == version
+    training = Training()
+    for _ in range(3):
+        training.weights = training._normal(len(training.weights))
+        training.publish(publisher)
+        now(place, tmp_path / "copy.tensors")
+    assert names(place) == {"1", "2", "3"}
+    assert same(tensorizer_ops.load(tmp_path / "copy.tensors"), training.states[3])
 
 
-def test_parameters_and_buffers(path: str) -> None:
-    stored = [
-        Block(".own", "<i2", (4,), SHORTS, kind=PARAMETER),
-        Block(".taken", "<i2", (4,), SHORTS, kind=BUFFER),
-        Block("taken", "<f4", (2, 3), FLOATS, kind=BUFFER, module_index=3),
-        Block(".entry", "<f4", (2, 3), FLOATS),
-        Block("layer.w", "<f4", (2, 3), FLOATS, kind=PARAMETER, module_index=65535),
-    ]
-    Path(path).write_bytes(pack(stored))
-    # The leading dot is dropped, unless it is part of a state dict key or makes a name unique.
-    names = ["own", ".taken", "taken", ".entry", "layer.w"]
-    assert ops.names(path) == names
-    assert list(ops.load(path, verify="all")) == names
-    assert [raw(tensor) for tensor in ops.load_tensors(path, names)] == [
-        block.data for block in stored
-    ]
+def test_old_versions_are_removed(place: Path) -> None:
+    training = Training()
+    with Publisher(place, whole_every=2, grace=0) as publisher:
+        training.publish(publisher, 4)
+        assert names(place) == {"1", "2d", "3", "3d", "4d"}
+        training.publish(publisher)
+        # What the list names no more stays until the next version.
+        assert [entry.number for entry in listing_of(place).versions] == [3, 4, 5]
+        assert names(place) == {"1", "2d", "3", "3d", "4d", "5", "5d"}
+        training.publish(publisher)
+        assert names(place) == {"3", "3d", "4d", "5", "5d", "6d"}
+    with Publisher(place, whole_every=1, grace=3600) as publisher:
+        training.publish(publisher, 3)
+    assert {"3", "3d", "4d", "5", "5d", "6d"} < names(place)
 
 
-@pytest.mark.parametrize(("version", "flags"), [(3, 0), (4, 1), (5, 1), (5, 3)])
-def test_encrypted_files_are_told_apart(path: str, version: int, flags: int) -> None:
-    no_entries = struct.pack("<H", 0)
-    stored = [Block("secret", "<i2", (4,), SHORTS, crypt=no_entries)]
-    Path(path).write_bytes(pack(stored, version=version, flags=flags))
-    assert ops.names(path) == ["secret"]
-    for copy in (False, True):
-        with pytest.raises(Crypto, match=r"encrypted"):
-            ops.load(path, copy=copy)
+def test_files_that_are_removed_while_they_are_needed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that has read an old list reads it again."""
+    training = Training()
+    with Publisher(place, whole_every=1, grace=0) as publisher:
+        training.publish(publisher, 2)
+        old = Place.read(Place(place, None))
+        training.publish(publisher, 4)
+        read = Place.read
+        answers = [old]
+        monkeypatch.setattr(Place, "read", lambda self: answers.pop() if answers else read(self))
+        assert [version.step for version in now(place, tmp_path / "copy.tensors")] == [6]
 
 
-def test_files_without_hashes_or_with_one(path: str) -> None:
-    for hashes in ((), (0,), (1,), (1, 0)):
-        Path(path).write_bytes(pack([Block("x", "<i2", (4,), SHORTS, hashes=hashes)]))
-        assert raw(ops.load(path)["x"]) == SHORTS
-        if hashes:
-            assert raw(ops.load(path, verify="all")["x"]) == SHORTS
+def test_two_publishers(place: Path) -> None:
+    training = Training()
+    first = Publisher(place, grace=0)
+    training.publish(first, 2)
+    second = Publisher(place, grace=0)
+    with pytest.raises(FileExistsError, match="step 3 was not published to .*another publisher"):
+        training.publish(first)
+    training.publish(second)
+    assert [entry.step for entry in listing_of(place).versions] == [1, 2, 4]
+    with pytest.raises(FileExistsError):
+        training.publish(first)
+    # The second one has no base: it has written all of the model.
+    assert names(place) == {"1", "2d", "3"}
 
 
-def test_no_tensors(path: str) -> None:
-    Path(path).write_bytes(pack([]))
-    assert ops.load(path) == {}
-    assert ops.names(path) == []
-    assert blocks()  # the next file is not empty
-    Path(path).write_bytes(pack(blocks()))
-    assert list(ops.load(path)) == ["a", "b", "c"]
+def test_a_publisher_that_is_overtaken_while_it_writes(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    first = Publisher(place, grace=0)
+    training.publish(first)
+    write = Place.write
+    monkeypatch.setattr(Place, "write", lambda *all: (Publisher(place), write(*all))[1])
+    monkeypatch.setattr(Publisher, "_claim", lambda self: _claim_with(self, write))
+    with pytest.raises(FileExistsError):
+        training.publish(first)
+    assert names(place) == {"1"}
+
+
+def _claim_with(publisher: Publisher, write: Any) -> None:
+    known, listing = publisher._read()
+    listing.publisher = publisher._id
+    assert write(publisher._place, known, listing, True)
+
+
+def test_the_folder_of_the_last_version_is_used_again(place: Path, tmp_path: Path) -> None:
+    training = Training()
+    with Publisher(place, scratch=tmp_path / "scratch") as publisher:
+        training.publish(publisher)
+    with Publisher(place, scratch=tmp_path / "scratch") as publisher:
+        training.publish(publisher)
+    assert names(place) == {"1", "2d"}
+    assert sorted(os.listdir(tmp_path / "scratch")) == ["last.tensors"]
+    (tmp_path / "scratch" / "last.tensors").write_bytes(b"damaged")
+    with Publisher(place, scratch=tmp_path / "scratch") as publisher:
+        training.publish(publisher)
+    assert names(place) == {"1", "2d", "3"}
+
+
+def test_a_file_is_published(publisher: Publisher, place: Path, tmp_path: Path) -> None:
+    state = Training().step()
+    tensorizer_ops.save(tmp_path / "new.safetensors", state, metadata={"a": "b"})
+    publisher.publish(tmp_path / "new.safetensors", step=1)
+    assert same(tensorizer_ops.load(tmp_path / "new.safetensors"), state)  # it is still there
+    now(place, tmp_path / "copy.tensors")
+    assert same(tensorizer_ops.load(tmp_path / "copy.tensors"), state)
+    assert tensorizer_ops.info(tmp_path / "copy.tensors").metadata == {"a": "b"}
+    with pytest.raises(errors.InvalidArgument, match="a file has its own"):
+        publisher.publish(tmp_path / "new.safetensors", step=2, metadata={"c": "d"})
+
+
+def test_encrypted_versions(place: Path, tmp_path: Path) -> None:
+    tensorizer_ops.keys.add("versions", key=bytes(range(32)))
+    options = {"key": "named:versions"}
+    training = Training()
+    with Publisher(place, scratch=tmp_path / "scratch", options=options) as publisher:
+        training.publish(publisher, 2)
+        secret = training.states[2]["w"].view(torch.uint8).numpy().tobytes()[:64]
+        for path in (*place.iterdir(), *(tmp_path / "scratch").iterdir()):
+            assert secret not in path.read_bytes(), path
+    target: dict[str, torch.Tensor] = {}
+    assert [version.step for version in now(place, target, options=options)] == [2]
+    assert same(target, training.states[2])
+    with pytest.raises(errors.Crypto):
+        now(place, {})
+    # A list that somebody without the key has written.
+    with Publisher(tmp_path / "forged") as forger:
+        training.publish(forger)
+    (place / FILE).write_bytes((tmp_path / "forged" / FILE).read_bytes())
+    with pytest.raises(errors.Error, match="authenticated|encrypted"):
+        now(place, {}, options=options)
+
+
+def test_waiting(place: Path) -> None:
+    """For a place, for a version, and no longer than asked for."""
+    training = Training()
+    target: dict[str, torch.Tensor] = {}
+    found: queue.SimpleQueue[int] = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def listen() -> None:
+        for version in follow(place, target, interval=0.01, stop=stop):
+            found.put(version.step)
+
+    with ThreadPoolExecutor(1) as pool, Publisher(place) as publisher:
+        listening = pool.submit(listen)
+        listening.add_done_callback(lambda _: found.put(-1))
+        for step in (1, 2, 3):
+            training.publish(publisher)
+            assert found.get() == step, listening.result()
+        stop.set()
+        listening.result()
+    assert same(target, training.states[3])
+    assert list(follow(place, target, stop=stop)) == []
+
+
+def test_damage(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    training = Training()
+    target = tmp_path / "copy.tensors"
+    with Publisher(place, whole_every=2, grace=0) as publisher:
+        training.publish(publisher, 2)
+        now(place, target)
+        training.publish(publisher, 2)
+    first, _, third, fourth = listing_of(place).versions
+    assert third.delta and third.whole and fourth.delta and first.whole
+    flip(place / third.delta)
+    # All of the third version leads around it.
+    assert [version.step for version in now(place, target)] == [4]
+    assert "all of the model is loaded" in caplog.text
+    assert same(tensorizer_ops.load(target), training.states[4])
+    flip(place / third.whole)
+    with pytest.raises((errors.InvalidFormat, errors.HashMismatch), match=third.whole):
+        now(place, tmp_path / "other.tensors")
+    assert not (tmp_path / "other.tensors").exists()
+
+
+def test_tensors_between_two_versions(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first one was changed before the delta of the second turned out to be damaged."""
+    first, second = Training(2_000_000), Training(2_000_000)
+    model: dict[str, torch.Tensor] = {}
+    versions = follow(place, model, interval=0.01, patience=0, threads=1)
+    with Publisher(place, whole_every=1) as publisher:
+        for step in (1, 2):
+            state = {"1": first.step()["w"], "2": second.step()["w"]}
+            publisher.publish(state, step=step)
+            if step == 1:
+                next(versions)
+    (delta,) = (entry.delta for entry in listing_of(place).versions if entry.delta)
+    flip(place / delta)
+    assert next(versions).step == 2
+    assert "between two models" in caplog.text
+    assert same(model, state)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def test_files_in_the_place_of_others(publisher: Publisher, place: Path, tmp_path: Path) -> None:
+    """An older or reordered delta, and another model, whose own hashes are right."""
+    training = Training()
+    training.publish(publisher)
+    target = tmp_path / "copy.tensors"
+    now(place, target)
+    training.publish(publisher, 2)
+    first, second, third = listing_of(place).versions
+    assert first.whole and second.delta and third.delta
+    (place / second.delta).write_bytes((place / third.delta).read_bytes())
+    (place / first.whole).rename(place / "away")
+    with pytest.raises(errors.Error):
+        now(place, target)
+    (place / "away").rename(place / first.whole)
+    with pytest.raises(errors.InvalidFormat, match="is no delta to version 2"):
+        now(place, target)
+    assert same(tensorizer_ops.load(target), training.states[1])
+    tensorizer_ops.save(place / first.whole, training.states[2])
+    with pytest.raises(errors.Error, match="digest"):
+        now(place, {})
+
+
+def test_a_file_that_was_changed(publisher: Publisher, place: Path, tmp_path: Path) -> None:
+    training = Training()
+    training.publish(publisher)
+    target = tmp_path / "copy.tensors"
+    for content in (b"", b"no file of tensors", bytes(10_000)):
+        target.write_bytes(content)
+        assert [version.step for version in now(place, target)] == [1]
+        assert same(tensorizer_ops.load(target), training.states[1])
+    tensorizer_ops.save(target, training.step())
+    now(place, target)
+    assert same(tensorizer_ops.load(target), training.states[1])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"format": 2},
+        {"publisher": 1},
+        {"versions": [{}]},
+        {"versions": [{"number": 1}]},
+        {"unlisted": [{"name": "../../etc/passwd", "since": 1}]},
+        {"unlisted": [{"name": FILE, "since": 1}]},
+        {"versions": None},
+        "text",
+    ],
+)
+def test_forged_lists(publisher: Publisher, place: Path, damage: Any) -> None:
+    Training().publish(publisher)
+    text = json.loads(listing_of(place).text())
+    for change in ({"number": True}, {"digest": "v2:x"}, {"whole": "x"}, {"delta_size": -1}):
+        forged = {**text, "versions": [{**text["versions"][0], **change}]}
+        refuse_list(place, forged)
+    refuse_list(place, {**text, "versions": text["versions"] * 2})
+    refuse_list(place, damage if damage == "text" else text | damage)
+    (place / FILE).write_bytes(b"x")
+    with pytest.raises(errors.InvalidFormat, match=f"{FILE}.*is damaged"):
+        now(place, {})
+
+
+def refuse_list(place: Path, forged: Any) -> None:
+    texts = {"tensorizer_ops.versions": json.dumps(forged)}
+    tensorizer_ops.save(place / FILE, {}, metadata=texts)
+    with pytest.raises(errors.InvalidFormat, match="the list of versions is damaged"):
+        now(place, {})
+    with pytest.raises(errors.InvalidFormat, match="the list of versions is damaged"):
+        Publisher(place)
+
+
+def test_wrong_arguments(place: Path, tmp_path: Path) -> None:
+    for wrong in ({"whole_every": 0}, {"grace": -1}):
+        with pytest.raises(errors.InvalidArgument, match=next(iter(wrong))):
+            Publisher(place, **wrong)
+    with pytest.raises(TypeError, match="interval"):
+        follow(place, {}, interval="1")  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidArgument, match="target_options is for files"):
+        follow(place, {}, target_options={"key": "env:X"})
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.Error):
+        Publisher(tmp_path / "file")
+
+
+def test_a_killed_publisher(place: Path, tmp_path: Path) -> None:
+    """KILLS processes are killed while they publish; after each one the place is whole."""
+    target = tmp_path / "copy.tensors"
+    last = 0
+    for kill in range(KILLS):
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(read_end)
+                _publish_forever(place, tmp_path / "scratch", write_end)
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        with open(read_end, "rb") as pipe:
+            for _ in range(1 + kill % 3):  # calls that have ended
+                assert pipe.read(1)
+            time.sleep(0.0007 * (kill % 17))  # anywhere in the next one
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        (version,) = now(place, target)
+        assert version.number >= last
+        last = version.number
+        found = tensorizer_ops.load(target, verify="all")
+        assert (found["w"] == version.step % 97).all()
+    with Publisher(place, grace=0) as publisher:
+        publisher.publish(_constant(1), step=1)
+        publisher.publish(_constant(2), step=2)
+        listed = {name for entry in listing_of(place).versions for name in entry.files()}
+    assert {path.name for path in place.iterdir()} == listed | {FILE, "fence"}
+
+
+def _constant(step: int) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((3000,), step % 97, dtype=torch.int16)}
+
+
+def _publish_forever(place: Path, scratch: Path, pipe: int) -> None:
+    with Publisher(place, scratch=scratch, whole_every=3, grace=0, threads=1) as publisher:
+        for step in range(1000):
+            publisher.publish(_constant(step), step=step)
+            os.write(pipe, b".")

@@ -1,0 +1,1 @@
+"""Versions of a model that one process publishes, and any number follow."""

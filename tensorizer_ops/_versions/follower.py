@@ -1,0 +1,214 @@
+"""Follows versions that a publisher writes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import torch
+
+from tensorizer_ops import errors
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.option_uses import for_loads, for_saves
+from tensorizer_ops._base.options import Options, SecretOptions
+from tensorizer_ops._base.targets import Target
+from tensorizer_ops._front.deltas import apply
+from tensorizer_ops._front.inspection import File
+from tensorizer_ops._front.load_save import load
+from tensorizer_ops._front.modules import load_into
+from tensorizer_ops._front.rewrite import convert
+from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, digest_of, logger
+
+# What says that a delta does not lead on from what is there.
+_NO_WAY = (errors.InvalidFormat, errors.HashMismatch, errors.InvalidArgument, errors.IsADirectory)
+# Of the metadata of a delta.
+TARGET_KEY = "tensorizer_ops.delta.target"
+# How often files may be removed while they are about to be read.
+_MOST_REMOVED = 5
+
+
+@checked
+def follow(
+    uri: Target,
+    target: Target | torch.nn.Module | MutableMapping[str, torch.Tensor],
+    *,
+    interval: float = 1.0,
+    patience: float | None = None,
+    stop: threading.Event | None = None,
+    threads: int = 0,
+    options: Options | None = None,
+    target_options: Options | None = None,
+) -> Iterator[Version]:
+    """Bring a file, or tensors in memory, to each version that a :class:`Publisher` writes.
+
+    Reads what is shortest: the deltas since the version that is there, or the last whole model and
+    the deltas since then. Versions that were published meanwhile are passed on the way, and not
+    returned. All bytes are checked, and so is the model that they make: see :func:`apply`.
+
+    Waits while there is no newer version, nothing yet, or no answer from the server, which is
+    logged. A publisher that ends, at any moment, does no harm.
+
+    Args:
+        uri: the place, as for :class:`Publisher`.
+        target: a file, which need not exist; a module; or a dict of tensors, which gets them from
+            the first version if it is empty. A file that is a version already is brought on from
+            there. Tensors keep their memory.
+        interval: how many seconds to wait before the list of versions, a small file, is read again.
+        patience: ends after so many seconds without a new version; never if omitted.
+        stop: ends soon after this is set, by another thread.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        options: options as for loads, for what was published.
+        target_options: options as for loads and for saves, for a file.
+
+    Returns:
+        An iterator over the versions, each when the target has it.
+
+    Raises:
+        ValueError: what was published is damaged. A file has its last version then.
+    """
+    follower = _Follower(uri, target, threads, options, target_options)
+    return follower.run(interval, patience, stop or threading.Event())
+
+
+class _Follower:
+    def __init__(
+        self,
+        uri: Target,
+        target: Any,
+        threads: int,
+        options: Options | None,
+        target_options: Options | None,
+    ) -> None:
+        self._place = Place(uri, options)
+        self._target, self._threads = target, threads
+        self._is_file = isinstance(target, (str, bytes, os.PathLike))
+        if not self._is_file and target_options:
+            raise errors.InvalidArgument("target_options is for files, and the target is in memory")
+        self._target_loads = for_loads(target_options)
+        self._target_saves = for_saves(target_options)
+        # What the target is, as far as it is known, and the last version that it was brought to.
+        self._digest = self._digest_of_file() if self._is_file else None
+        self._number: int | None = None
+
+    def run(
+        self, interval: float, patience: float | None, stop: threading.Event
+    ) -> Iterator[Version]:
+        since = time.monotonic()
+        is_away = False
+        while not stop.is_set():
+            version = None
+            try:
+                version = self._go_on()
+                is_away = False
+            except (errors.Unavailable, errors.TimedOut) as error:
+                if not is_away:
+                    logger.warning("%s: waiting for it", str(error))
+                is_away = True
+            if version is not None:
+                yield version
+                since = time.monotonic()
+                continue
+            if patience is not None and time.monotonic() - since + interval > patience:
+                return
+            stop.wait(interval)
+
+    def _digest_of_file(self) -> str | None:
+        try:
+            return digest_of(self._target, self._target_loads, self._threads)
+        except errors.NotFound:
+            return None
+        except _NO_WAY as error:
+            logger.warning("%s: it will be replaced", str(error))
+            return None
+
+    def _go_on(self) -> Version | None:
+        """Bring the target to the newest version; return ``None`` if it is there already."""
+        for tries in range(_MOST_REMOVED):
+            content = self._place.read()
+            if content is None:
+                return None
+            listing = self._place.understood(content)
+            if not listing.versions or listing.versions[-1].number == self._number:
+                return None
+            try:
+                self._go(listing)
+            except errors.NotFound as error:
+                # It was removed since the list was read.
+                if tries + 1 == _MOST_REMOVED or self._place.read() == content:
+                    raise
+                logger.info("%s: reading the list again", str(error))
+                continue
+            self._number = listing.versions[-1].number
+            return listing.versions[-1].version
+        raise AssertionError("unreachable")
+
+    def _go(self, listing: Listing) -> None:
+        entries = listing.versions
+        deltas, whole = self._ways(entries)
+        if deltas is not None:
+            try:
+                for entry in deltas:
+                    self._apply(entry)
+                return
+            except _NO_WAY as error:
+                if not whole:
+                    raise
+                logger.warning("%s: all of the model is loaded", str(error))
+        if not whole:
+            raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
+        self._load(whole[0])
+        for entry in whole[1:]:
+            self._apply(entry)
+
+    def _ways(self, entries: list[Entry]) -> tuple[list[Entry] | None, list[Entry]]:
+        """Return the deltas to apply, if that is the shorter way, and the other way.
+
+        The other way begins with a version that is there in whole; it is empty if there is none.
+        """
+        deltas: list[Entry] | None = None
+        whole: list[Entry] = []
+        cost = 0
+        for i, entry in reversed(list(enumerate(entries))):
+            if entry.digest == self._digest:
+                deltas = entries[i + 1 :]
+                break
+            if entry.whole is not None and not whole:
+                whole = entries[i:]
+                whole_cost = cost + entry.whole_size
+            if entry.delta is None:
+                break
+            cost += entry.delta_size
+        if deltas is not None and whole and whole_cost < cost:
+            deltas = None
+        return deltas, whole
+
+    def _apply(self, entry: Entry) -> None:
+        assert entry.delta is not None
+        source = self._place.folder.uri(entry.delta)
+        made = File(source, self._place.loads).metadata().get(TARGET_KEY)
+        if made != entry.digest:
+            raise errors.InvalidFormat(
+                f"{entry.delta!r} in {self._place.label} is no delta to version {entry.number}"
+            )
+        options: dict[str, Any] = {"delta_options": self._place.loads, "threads": self._threads}
+        if self._is_file:
+            options["base_options"] = self._target_loads
+            options["target_options"] = self._target_saves
+        apply(source, self._target, **options)
+        self._digest = entry.digest
+
+    def _load(self, entry: Entry) -> None:
+        assert entry.whole is not None
+        source = self._place.folder.uri(entry.whole)
+        pinned = SecretOptions({**self._place.loads, "digest": entry.digest})
+        if self._is_file:
+            options = {"source_options": pinned, "target_options": self._target_saves}
+            convert(source, self._target, threads=self._threads, **options)
+        elif isinstance(self._target, MutableMapping) and not self._target:
+            self._target.update(load(source, threads=self._threads, options=pinned))
+        else:
+            load_into(self._target, source, threads=self._threads, options=pinned)
+        self._digest = entry.digest

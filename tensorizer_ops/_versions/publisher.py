@@ -1,0 +1,244 @@
+"""Publishes versions of a model: what has changed since the last one, and sometimes all of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensorizer_ops import errors
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.options import Metadata, Options
+from tensorizer_ops._base.targets import Target
+from tensorizer_ops._front.deltas import delta
+from tensorizer_ops._front.load_save import save
+from tensorizer_ops._front.rewrite import convert
+from tensorizer_ops._versions.listing import (
+    Entry,
+    Listing,
+    Place,
+    Unlisted,
+    Version,
+    digest_of,
+    file_name,
+    logger,
+)
+
+
+class Publisher:
+    """Publishes versions of a model in a place, for :func:`follow`.
+
+    Each version is a delta to the one before, and from time to time all of the model as well. One
+    publisher at a time may add versions: with a new one, the others get an error.
+
+    Args:
+        uri: a folder, ``s3://bucket/prefix``, ``az://…``, ``redis://host/prefix``, or ``https://``
+            for a server that takes PUT and DELETE. The files in it are named by the publisher.
+        whole_every: after how many versions all of the model is written again. That is also done
+            when the deltas since then are as large as the model. The versions before the last but
+            one of these are removed.
+        grace: how many seconds the files of a removed version stay, for those who read them.
+        scratch: a folder of this machine for the last version, which the next delta is made from,
+            and the new one; by default one in the folder for temporary files. The first version
+            that another publisher writes is a delta only if it gets the same folder.
+        fenced: give False to publish to a server that does not heed the conditions of requests. Two
+            publishers at the same time may lose versions there.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        options: options as for loads and for saves. In local folders, ``fsync`` is ``"true"`` if
+            they do not say otherwise. With a ``key``, the files in ``scratch`` are encrypted too.
+
+    Raises:
+        ValueError: the server does not heed conditions, and ``fenced`` is not False.
+    """
+
+    @checked
+    def __init__(
+        self,
+        uri: Target,
+        *,
+        whole_every: int = 20,
+        grace: int = 600,
+        scratch: str | os.PathLike[str] | None = None,
+        fenced: bool = True,
+        threads: int = 0,
+        options: Options | None = None,
+    ) -> None:
+        for name, value, least in (("whole_every", whole_every, 1), ("grace", grace, 0)):
+            if value < least:
+                raise errors.InvalidArgument(f"{name} is {value}, and must be {least} or more")
+        self._whole_every, self._grace = whole_every, grace
+        self._fenced, self._threads = fenced, threads
+        self._place = Place(uri, options)
+        if fenced and not self._place.has_fences():
+            raise errors.InvalidArgument(
+                f"the server of {self._place.label} replaces files whatever a request says they "
+                "must be, so two publishers could lose each other's versions: give fenced=False if "
+                "there is never more than one"
+            )
+        self._id = secrets.token_hex(8)
+        self._claim()
+        self._ends = ExitStack()
+        if scratch is None:
+            folder = tempfile.mkdtemp(prefix="tensorizer_ops-")
+            self._ends.callback(shutil.rmtree, folder, ignore_errors=True)
+        else:
+            folder = os.fspath(scratch)
+            os.makedirs(folder, exist_ok=True)
+        self._last, self._new, self._delta = (
+            Path(folder, f"{name}.tensors") for name in ("last", "new", "delta")
+        )
+
+    def __repr__(self) -> str:
+        return f"<tensorizer_ops.Publisher: {self._place.label}>"
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the temporary files. What was published stays."""
+        self._ends.close()
+
+    @checked
+    def publish(
+        self,
+        state: torch.nn.Module | Mapping[str, torch.Tensor] | Target,
+        *,
+        step: int,
+        metadata: Metadata | None = None,
+    ) -> Version:
+        """Publish a version. Those who follow see it when this returns, or not at all.
+
+        Args:
+            state: the model: a module, whose tensors have the names of its ``state_dict()``, a dict
+                of tensors, or a file that was saved, such as by all ranks of a job.
+            step: the number of the training step.
+            metadata: texts to store in the files, for a model in memory.
+
+        Raises:
+            FileExistsError: another publisher has begun meanwhile. Nothing was published.
+        """
+        known, listing = self._read()
+        if listing.publisher != self._id:
+            self._throw_taken_over(step)
+        # What this version replaces is not listed as such yet.
+        listing.unlisted = self._place.remove(listing.unlisted, time.time() - self._grace)
+        self._write_new(state, metadata)
+        entry = self._upload(listing, step)
+        listing.versions.append(entry)
+        if entry.whole is not None:
+            _unlist_old(listing)
+        if not self._place.write(known, listing, self._fenced):
+            for name in entry.files():
+                self._place.folder.remove(name)
+            self._throw_taken_over(step)
+        os.replace(self._new, self._last)
+        return entry.version
+
+    def _read(self) -> tuple[bytes | None, Listing]:
+        content = self._place.read()
+        return content, Listing("") if content is None else self._place.understood(content)
+
+    def _claim(self) -> None:
+        """Become the one publisher. What the one before has begun to write will be removed."""
+        known, listing = self._read()
+        if listing.publisher:
+            number = listing.next_number
+            names = [file_name(number, listing.publisher, kind) for kind in ("", ".delta")]
+            listing.unlisted += [Unlisted(name, time.time()) for name in names]
+        listing.publisher = self._id
+        if not self._place.write(known, listing, self._fenced):
+            raise errors.FileExists(
+                f"another publisher to {self._place.label} has begun at the same time"
+            )
+
+    def _throw_taken_over(self, step: int) -> None:
+        raise errors.FileExists(
+            f"step {step} was not published to {self._place.label}: another publisher has begun "
+            "since this one did"
+        )
+
+    def _write_new(self, state: Any, metadata: Metadata | None) -> None:
+        how: Any = {"hashes": "chunked", "threads": self._threads}
+        encryption = self._place.encryption()
+        if isinstance(state, torch.nn.Module):
+            state = state.state_dict()
+        if isinstance(state, Mapping):
+            save(self._new, state, metadata=metadata, options=encryption, **how)
+            return
+        if metadata is not None:
+            raise errors.InvalidArgument("metadata is for a model in memory: a file has its own")
+        loads = self._place.loads
+        convert(state, self._new, source_options=loads, target_options=encryption, **how)
+
+    def _upload(self, listing: Listing, step: int) -> Entry:
+        """Write the files of a version, which nobody sees until they are listed."""
+        number = listing.next_number
+        digest = self._digest(self._new)
+        whole_size, delta_size = os.path.getsize(self._new), 0
+        encryption = self._place.encryption()
+        names: dict[str, str | None] = {"whole": None, "delta": None}
+        if listing.versions and self._has(listing.versions[-1].digest):
+            options = {f"{which}_options": encryption for which in ("base", "new", "target")}
+            delta(self._last, self._new, self._delta, threads=self._threads, **options)
+            delta_size = os.path.getsize(self._delta)
+            if delta_size < whole_size:
+                names["delta"] = file_name(number, self._id, ".delta")
+                self._copy(self._delta, names["delta"])
+            self._delta.unlink()
+        if names["delta"] is None or self._needs_whole(listing, delta_size):
+            names["whole"] = file_name(number, self._id)
+            self._copy(self._new, names["whole"])
+        return Entry(number, step, digest, names["delta"], delta_size, names["whole"], whole_size)
+
+    def _copy(self, path: Path, name: str) -> None:
+        """Copy a file to the place, and compare it with its hashes on the way."""
+        target = self._place.folder.uri(name)
+        options = {
+            "source_options": self._place.encryption(),
+            "target_options": self._place.saves,
+        }
+        convert(path, target, threads=self._threads, **options)
+
+    def _digest(self, path: Path) -> str:
+        return digest_of(path, self._place.encryption(), self._threads)
+
+    def _has(self, digest: str) -> bool:
+        """Return whether the last version is here."""
+        try:
+            return self._digest(self._last) == digest
+        except errors.Error as error:
+            if not isinstance(error, errors.NotFound):
+                logger.warning("%s: all of the model is published", str(error))
+            return False
+
+    def _needs_whole(self, listing: Listing, delta_size: int) -> bool:
+        """Return whether the way from the last whole model has become long."""
+        deltas = 0
+        for count, entry in enumerate(reversed(listing.versions)):
+            if count + 1 == self._whole_every:
+                return True
+            if entry.whole is not None:
+                return deltas + delta_size >= entry.whole_size
+            deltas += entry.delta_size
+        return True
+
+
+def _unlist_old(listing: Listing) -> None:
+    """Keep the versions from the last but one that is there in whole."""
+    wholes = [i for i, entry in enumerate(listing.versions) if entry.whole is not None]
+    first = wholes[-2] if len(wholes) > 1 else 0
+    now = time.time()
+    for entry in listing.versions[:first]:
+        listing.unlisted += [Unlisted(name, now) for name in entry.files()]
+    del listing.versions[:first]
