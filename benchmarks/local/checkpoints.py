@@ -10,6 +10,7 @@ everything once, and begins with another save each time; the median of the round
   save    by all ranks, until all have ended
   load    into tensors that are there, from files in the page cache
   bare    write(), fsync() and rename() of the same bytes, by four processes: the bound of `save`
+  hashed  the same with SHA-256 of the bytes in another thread, which `save, ours` computes, too
   alone   the same of one process, which saves all bytes into one file, with `fsync`, without hashes
           and with those of chunks
   train   products of matrices and all-reduces, with a save in the background during them; `lost` is
@@ -23,10 +24,12 @@ everything once, and begins with another save each time; the median of the round
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import logging
 import os
 import shutil
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -125,6 +128,14 @@ class Rank:
         os.fsync(folder)
         os.close(folder)
 
+    def write_and_hash(self) -> None:
+        hashing = threading.Thread(
+            target=lambda: [hashlib.sha256(tensor.numpy().data) for tensor in self.saved]
+        )
+        hashing.start()
+        self.write(self.saved)
+        hashing.join()
+
     def save_alone(self, name: str, save: Callable[[], object]) -> None:
         self.clean()
         self.timed(f"alone, {name}", lambda: save() if self.rank == 0 else None)
@@ -200,6 +211,7 @@ class Rank:
         writer = dcp.FileSystemWriter(self.theirs)
         saves: list[Callable[[], object]] = [
             lambda: self.timed("bare", lambda: self.write(self.saved)),
+            lambda: self.timed("hashed", self.write_and_hash),
             lambda: self.timed("save, ours", lambda: checkpoint.save(self.ours, self.state)),
             lambda: self.timed("save, theirs", lambda: dcp.save(self.state, storage_writer=writer)),
         ]
@@ -253,6 +265,7 @@ def measure_all(folder: Path, mebibytes: int, rounds: int) -> Found:
     ratios = {
         **{f"alone, {h}, of bare": of_pairs(f"alone, hashes {h}", "alone, bare") for h in HASHES},
         "save, of bare": of_pairs("save, ours", "bare"),
+        "hashed, of bare": of_pairs("hashed", "bare"),
         "save": seconds["save, theirs"] / seconds["save, ours"],
         "save, theirs, of bare": of_pairs("save, theirs", "bare"),
         "load": seconds["load, theirs"] / seconds["load, ours"],
