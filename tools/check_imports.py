@@ -37,7 +37,7 @@ ALLOWED = {
     "_chain": ["errors", "_base", "_front", "_dcp", "_distributed"],
     "_versions": ["native", "errors", "_base", "_front"],
     "_hf": ["errors", "_base", "_front"],
-    "_cli": ["native", "errors", "_base", "_front", "_chain", "_hf", "public"],
+    "_cli": ["native", "errors", "_base", "_front", "_chain", "_versions", "_hf", "public"],
     "public": [
         *("native", "errors", "_base", "_registration", "_front"),
         *("_compat", "_distributed", "_dcp", "_chain", "_versions", "_hf"),
@@ -55,7 +55,8 @@ ALLOWED = {
     "support": ["public", "local_servers"],
     "tests": [
         *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
-        *("_distributed", "_dcp", "_chain", "_hf", "public", "local_servers", "support"),
+        *("_distributed", "_dcp", "_chain", "_versions", "_hf"),
+        *("public", "local_servers", "support"),
         *("benchmarks/charts", "benchmarks/harness", "benchmarks/scale"),
     ],
 }

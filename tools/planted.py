@@ -353,14 +353,61 @@ DELTA_BUGS = (
     ),
 )
 
+SWAP_BUGS = (
+    Bug(
+        "a file is replaced without a condition",
+        "io/http/swap.cpp",
+        'operation.request.headers.end(), {condition, "Expect:"}',
+        'operation.request.headers.end(), {"Expect:"}',
+    ),
+    Bug(
+        "a file is replaced that is not the known one",
+        "io/http/swap.cpp",
+        "if (!there || there->text != as_text(*known)) return false;",
+        "if (!there) return false;",
+    ),
+    Bug(
+        "a refusal is believed after a response that was lost",
+        "io/http/swap.cpp",
+        "    return is_there();\n  }\n\n private:",
+        "    return false;\n  }\n\n private:",
+    ),
+    Bug(
+        "a refusal counts as a success",
+        "io/http/swap.cpp",
+        "return !refused;",
+        "return true;",
+    ),
+    Bug(
+        "a key is replaced that nobody watches",
+        "io/redis/open.cpp",
+        'connection.add({"WATCH", key});',
+        'connection.add({"WATCH", "other"});',
+    ),
+    Bug(
+        "a transaction counts that has not run",
+        "io/redis/open.cpp",
+        "if (done.kind == RedisReply::Kind::Nothing) return std::nullopt;",
+        "",
+    ),
+    Bug(
+        "a transaction of the save itself is not recognized",
+        "io/redis/open.cpp",
+        "if (exists && there.text == as_text(next)) return true;",
+        "",
+    ),
+)
+
 REDIS_CASES = ("redis-load", "redis-save", "redis-remove")
 UPDATE_CASES = ("http-update", "s3-update", "redis-update")
+SWAP_CASES = ("http-swap", "s3-swap", "azure-swap", "redis-swap")
 DELTA_CASES = ("http-apply", "s3-apply", "redis-apply", "http-delta", "s3-delta", "redis-delta")
 # Each gets all seeds.
 CASES = (
     dict.fromkeys(REDIS_BUGS, REDIS_CASES)
     | dict.fromkeys(UPDATE_BUGS, UPDATE_CASES)
     | dict.fromkeys(DELTA_BUGS, DELTA_CASES)
+    | dict.fromkeys(SWAP_BUGS, SWAP_CASES)
 )
 
 
@@ -393,7 +440,7 @@ def main() -> None:
     if said := simulate():
         sys.exit("the simulation fails without a bug\n" + said)
     missed = 0
-    for bug in BUGS + REDIS_BUGS + UPDATE_BUGS + DELTA_BUGS:
+    for bug in BUGS + REDIS_BUGS + UPDATE_BUGS + DELTA_BUGS + SWAP_BUGS:
         if len(sys.argv) > 1 and sys.argv[1] not in bug.what:
             continue
         begin = time.monotonic()

@@ -119,6 +119,13 @@ def meant(given: str, known: Iterable[str]) -> str:
     return _core.did_you_mean(given.encode(errors="replace"), list(known))
 
 
+def at_least(name: str, value: int, least: int) -> int:
+    """Return an argument as an int; raise for one that is too small."""
+    if value < least:
+        raise errors.InvalidArgument(f"{name} is {value}, and must be at least {least}")
+    return int(value)
+
+
 def check_names(argument: str, names: Iterable[object]) -> None:
     """Raise for a name of a tensor that no file can have."""
     for name in names:

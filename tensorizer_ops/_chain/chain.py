@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.arguments import at_least, checked
 from tensorizer_ops._base.nested import refuse_key
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
@@ -86,8 +86,8 @@ class Chain:
     ) -> None:
         if hashes == "none":
             raise errors.InvalidArgument("hashes is 'none', and the steps of a chain are verified")
-        self._keep = None if keep is None else _at_least("keep", keep, 1)
-        self._grace = _at_least("grace", grace, 0)
+        self._keep = None if keep is None else at_least("keep", keep, 1)
+        self._grace = at_least("grace", grace, 0)
         self._hashes: Hashes = hashes
         self._threads = threads
         self._store = Store.at(uri, options)
@@ -202,7 +202,7 @@ class Chain:
         """
 
         def begin() -> tuple[Entry, int | None]:
-            number = _at_least("step", step, 0)
+            number = at_least("step", step, 0)
             name = f"step-{number}-{secrets.token_hex(8)}"
             entry = Entry(number, name, 0 if ranks.are_alone else ranks.size, time.time())
             with self._store.locked():
@@ -365,7 +365,7 @@ class Chain:
         Args:
             keep: how many steps to keep; as given to the chain if omitted.
         """
-        count = self._keep if keep is None else _at_least("keep", keep, 1)
+        count = self._keep if keep is None else at_least("keep", keep, 1)
         if count is None:
             raise errors.InvalidArgument("give keep=, the number of steps to keep")
         good: dict[str, bool] = {}  # by the names of steps
@@ -400,12 +400,6 @@ class Chain:
     def _step(self, entry: Entry) -> Step:
         name = f"{self._store.folder.name.rstrip('/')}/{entry.place}"
         return Step(entry.step, name, entry.is_verified)
-
-
-def _at_least(name: str, value: int, least: int) -> int:
-    if value < least:
-        raise errors.InvalidArgument(f"{name} is {value}, and must be at least {least}")
-    return int(value)
 
 
 def _unlist(listing: Listing, keep: int) -> list[Entry]:

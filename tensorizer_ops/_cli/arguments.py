@@ -50,6 +50,20 @@ def _depth(text: str) -> int:
         ) from None
 
 
+def _from_zero(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
 def _named(parser: argparse.ArgumentParser, *flags: str, dest: str, help: str) -> None:
     parser.add_argument(
         *flags,
@@ -254,6 +268,70 @@ def add_apply(parser: argparse.ArgumentParser) -> None:
     _read_file(parser, "delta", "what `delta` has written")
     _read_file(parser, "base", "the older model")
     _written_file(parser, None, "BASE", optional=True)
+    _reads(parser)
+
+
+def add_publish(parser: argparse.ArgumentParser) -> None:
+    _read_file(parser, "file", "the model")
+    parser.add_argument("uri", type=_place, metavar="URI", help="the folder of the versions")
+    parser.add_argument(
+        "--step", type=_from_zero, required=True, metavar="N", help="the step of the training"
+    )
+    parser.add_argument(
+        "--scratch",
+        metavar="FOLDER",
+        help="a folder that keeps the last version, which the next delta is made from; without it, "
+        "all of the model is written",
+    )
+    parser.add_argument(
+        "--whole-every",
+        type=_count,
+        default=20,
+        metavar="N",
+        help="after how many versions all of the model is written; 20 by default",
+    )
+    parser.add_argument(
+        "--grace",
+        type=_from_zero,
+        default=600,
+        metavar="SECONDS",
+        help="how long the files of removed versions stay; 600 by default",
+    )
+    parser.add_argument(
+        "--fenced",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether two publishers exclude each other, which not all servers can do",
+    )
+    _computes(parser)
+    _reads(parser)
+
+
+def add_follow(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("uri", type=_place, metavar="URI", help="the folder of the versions")
+    parser.add_argument(
+        "target", type=_place, metavar="TARGET", help="the file that is to be each version"
+    )
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="how often to look for a new version; 1 by default",
+    )
+    parser.add_argument(
+        "--patience",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end after so long without a new version, 0 for the newest one only; never by default",
+    )
+    _named(
+        parser,
+        "--target-options",
+        dest="target_options",
+        help="an option for TARGET, such as fsync=true; may be given several times",
+    )
+    _computes(parser)
     _reads(parser)
 
 

@@ -231,6 +231,25 @@ COMMANDS = (
         "be, before anything appears.",
     ),
     Command(
+        "publish",
+        "write a model as the next of its versions, which others follow",
+        ("publish model.tensors s3://bucket/run --step 100 --scratch /var/tmp/run",),
+        "versions",
+        arguments.add_publish,
+        "Writes what has changed since the last version, and sometimes all of the model. -o passes "
+        "options for both loads and saves.",
+    ),
+    Command(
+        "follow",
+        "bring a file to each version of a model that is published",
+        ("follow s3://bucket/run /dev/shm/model.tensors",),
+        "versions",
+        arguments.add_follow,
+        "Prints a line when TARGET is a version, which appears in one step. Fetches what has "
+        "changed since the version that TARGET is. Ends at Ctrl-C, and exits with 1 if --patience "
+        "is over before there is any version.",
+    ),
+    Command(
         "upload",
         "copy a folder to a server, and go on with one that was stopped",
         ("upload ./llama s3://bucket/llama",),

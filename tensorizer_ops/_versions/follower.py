@@ -205,8 +205,13 @@ class _Follower:
         source = self._place.folder.uri(entry.whole)
         pinned = SecretOptions({**self._place.loads, "digest": entry.digest})
         if self._is_file:
-            options = {"source_options": pinned, "target_options": self._target_saves}
-            convert(source, self._target, threads=self._threads, **options)
+            convert(
+                source,
+                self._target,
+                threads=self._threads,
+                source_options=pinned,
+                target_options=self._target_saves,
+            )
         elif isinstance(self._target, MutableMapping) and not self._target:
             self._target.update(load(source, threads=self._threads, options=pinned))
         else:

@@ -187,7 +187,7 @@ def _parsed(text: str, label: str) -> Listing:
     return listing
 
 
-_KINDS = {
+_KINDS: dict[str, Any] = {
     "int": int,
     "str": str,
     "float": (int, float),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.arguments import at_least, checked, wrong
 from tensorizer_ops._base.options import Metadata, Options
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.deltas import delta
@@ -71,10 +71,8 @@ class Publisher:
         threads: int = 0,
         options: Options | None = None,
     ) -> None:
-        for name, value, least in (("whole_every", whole_every, 1), ("grace", grace, 0)):
-            if value < least:
-                raise errors.InvalidArgument(f"{name} is {value}, and must be {least} or more")
-        self._whole_every, self._grace = whole_every, grace
+        self._whole_every = at_least("whole_every", whole_every, 1)
+        self._grace = at_least("grace", grace, 0)
         self._fenced, self._threads = fenced, threads
         self._place = Place(uri, options)
         if fenced and not self._place.has_fences():
@@ -128,13 +126,16 @@ class Publisher:
         Raises:
             FileExistsError: another publisher has begun meanwhile. Nothing was published.
         """
+        number = at_least("step", step, 0)
+        if not isinstance(state, (torch.nn.Module, Mapping, str, bytes, os.PathLike)):
+            raise wrong("state", state, "a module, a dict of tensors, a path or a URI")
         known, listing = self._read()
         if listing.publisher != self._id:
             self._throw_taken_over(step)
         # What this version replaces is not listed as such yet.
         listing.unlisted = self._place.remove(listing.unlisted, time.time() - self._grace)
         self._write_new(state, metadata)
-        entry = self._upload(listing, step)
+        entry = self._upload(listing, number)
         listing.versions.append(entry)
         if entry.whole is not None:
             _unlist_old(listing)
@@ -186,29 +187,41 @@ class Publisher:
         number = listing.next_number
         digest = self._digest(self._new)
         whole_size, delta_size = os.path.getsize(self._new), 0
-        encryption = self._place.encryption()
-        names: dict[str, str | None] = {"whole": None, "delta": None}
+        whole = by_delta = None
         if listing.versions and self._has(listing.versions[-1].digest):
-            options = {f"{which}_options": encryption for which in ("base", "new", "target")}
-            delta(self._last, self._new, self._delta, threads=self._threads, **options)
-            delta_size = os.path.getsize(self._delta)
+            delta_size = self._write_delta()
             if delta_size < whole_size:
-                names["delta"] = file_name(number, self._id, ".delta")
-                self._copy(self._delta, names["delta"])
+                by_delta = file_name(number, self._id, ".delta")
+                self._copy(self._delta, by_delta)
             self._delta.unlink()
-        if names["delta"] is None or self._needs_whole(listing, delta_size):
-            names["whole"] = file_name(number, self._id)
-            self._copy(self._new, names["whole"])
-        return Entry(number, step, digest, names["delta"], delta_size, names["whole"], whole_size)
+        if by_delta is None or self._needs_whole(listing, delta_size):
+            whole = file_name(number, self._id)
+            self._copy(self._new, whole)
+        return Entry(number, step, digest, by_delta, delta_size, whole, whole_size)
+
+    def _write_delta(self) -> int:
+        """Write the delta from the last version to the new one, and return its size."""
+        encryption = self._place.encryption()
+        delta(
+            self._last,
+            self._new,
+            self._delta,
+            threads=self._threads,
+            base_options=encryption,
+            new_options=encryption,
+            target_options=encryption,
+        )
+        return os.path.getsize(self._delta)
 
     def _copy(self, path: Path, name: str) -> None:
         """Copy a file to the place, and compare it with its hashes on the way."""
-        target = self._place.folder.uri(name)
-        options = {
-            "source_options": self._place.encryption(),
-            "target_options": self._place.saves,
-        }
-        convert(path, target, threads=self._threads, **options)
+        convert(
+            path,
+            self._place.folder.uri(name),
+            threads=self._threads,
+            source_options=self._place.encryption(),
+            target_options=self._place.saves,
+        )
 
     def _digest(self, path: Path) -> str:
         return digest_of(path, self._place.encryption(), self._threads)

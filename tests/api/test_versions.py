@@ -18,8 +18,7 @@ import torch
 
 import tensorizer_ops
 from tensorizer_ops import Publisher, errors, follow
-from tensorizer_ops._versions.listing import FILE, Place
-from tensorizer_ops._versions.listing import Listing as Listing
+from tensorizer_ops._versions.listing import FILE, Listing, Place
 
 KILLS = int(os.environ.get("KILLS", "40"))
 
@@ -205,7 +204,7 @@ def test_two_publishers(place: Path) -> None:
     first = Publisher(place, grace=0)
     training.publish(first, 2)
     second = Publisher(place, grace=0)
-    with pytest.raises(FileExistsError, match="step 3 was not published to .*another publisher"):
+    with pytest.raises(FileExistsError, match=r"step 3 was not published to .*another publisher"):
         training.publish(first)
     training.publish(second)
     assert [entry.step for entry in listing_of(place).versions] == [1, 2, 4]
@@ -279,7 +278,7 @@ def test_encrypted_versions(place: Path, tmp_path: Path) -> None:
     with Publisher(tmp_path / "forged") as forger:
         training.publish(forger)
     (place / FILE).write_bytes((tmp_path / "forged" / FILE).read_bytes())
-    with pytest.raises(errors.Error, match="authenticated|encrypted"):
+    with pytest.raises(errors.Error, match=r"authenticated|encrypted"):
         now(place, {}, options=options)
 
 

@@ -31,6 +31,8 @@ COMMANDS = (
     *(
         "delta",
         "apply",
+        "publish",
+        "follow",
         "consolidate",
         "upload",
         "download",

@@ -126,7 +126,7 @@ def test_a_server_that_goes_away_and_comes_back(
 
 
 def test_a_folder_that_a_web_server_does_not_make(dav: str) -> None:
-    with pytest.raises(errors.Unavailable, match="status 409: WebDAV .* no such folder"):
+    with pytest.raises(errors.Unavailable, match=r"status 409: WebDAV .* no such folder"):
         Publisher(f"{dav}/nowhere")
 
 

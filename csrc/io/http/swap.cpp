@@ -50,8 +50,7 @@ class Swap {
     question.request.headers = {"Cache-Control: no-cache"};
     question.longest = kMostSwapped;
     question.is_done = [&](const HttpOutcome& outcome) {
-      missing =
-          !outcome.failure && (outcome.answer.status == 404 || outcome.answer.status == 410);
+      missing = !outcome.failure && (outcome.answer.status == 404 || outcome.answer.status == 410);
       return missing;
     };
     HttpTries tries(client_, "load");

@@ -45,9 +45,9 @@ bool swap_local_file(const std::string& uri, std::optional<ConstBytes> known, Co
   if (!folder.empty()) folders.create(folder, path);
   const FileLock turn(folder + "." + path.substr(name) + ".swap", cancel);
   if (!turn.holds()) {
-    throw Error(ErrorKind::InvalidArgument,
-                "no file can be locked in the folder of " + quote(path, 4096) +
-                    ", so others could change it at the same time");
+    throw Error(ErrorKind::InvalidArgument, "no file can be locked in the folder of " +
+                                                quote(path, 4096) +
+                                                ", so others could change it at the same time");
   }
   if (!has_content(path, known, cancel)) return has_content(path, next, cancel);
   const std::unique_ptr<Replacement> file = Replacement::create(path);

@@ -280,7 +280,7 @@ class Redis final : public Service {
     if (name == "CLIENT") return client(session, words);
     if (name == "CONFIG") return list({text(words.at(2)), text("536870912")});
     if (session.database != settings_.database) {
-      if (name == "SETEX" || name == "SETRANGE" || name == "RENAME") {
+      if (name == "SET" || name == "SETEX" || name == "SETRANGE" || name == "RENAME") {
         world_.note_broken("a key is written to another database");
       }
       return number(0);
@@ -297,6 +297,10 @@ class Redis final : public Service {
       set(words.at(1), {words.at(3), expiry(words.at(2))});
       return ok();
     }
+    if (name == "SET") {
+      set(words.at(1), {words.at(2)});
+      return ok();
+    }
     if (name == "RENAME") return rename(words.at(1), words.at(2));
     return run_on_value(words, words.at(1));
   }
@@ -307,6 +311,7 @@ class Redis final : public Service {
     const auto found = keys_.find(key);
     const bool is_there = found != keys_.end();
     Value value = is_there ? found->second : Value{};
+    if (name == "GET") return is_there ? text(value.bytes) : "$-1\r\n";
     if (name == "STRLEN") return number(value.bytes.size());
     if (name == "GETRANGE") {
       const std::size_t begin = std::min(*parse_number(words.at(2)), value.bytes.size());

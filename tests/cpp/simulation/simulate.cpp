@@ -1,4 +1,4 @@
-// Loads, saves, removals, updates and deltas over simulated wires: simulate [SEED | FIRST-LAST]
+// Loads, saves, swaps, removals, updates and deltas over simulated wires: simulate [SEED | FIRST-LAST]
 // [--verbose] [--case NAME]...
 //
 // Each seed decides on a case (of the named ones), on its sizes and on the faults that befall its
@@ -17,6 +17,7 @@
 #include "delta_cases.h"
 #include "io/places/open.h"
 #include "redis_cases.h"
+#include "swap_cases.h"
 #include "try.h"
 #include "update_cases.h"
 #include "web.h"
@@ -171,21 +172,25 @@ constexpr Case kCases[] = {
     {"http-load", of<load_from, Web::Kind::Plain>},
     {"http-save", of<save_to, Web::Kind::Plain>},
     {"http-remove", of<remove_from, Web::Kind::Plain>},
+    {"http-swap", of<swap_on_web, Web::Kind::Plain>},
     {"http-update", of<update_from_web, Web::Kind::Plain>},
     {"http-delta", of<make_delta_from, Web::Kind::Plain>},
     {"http-apply", of<apply_from, Web::Kind::Plain>},
     {"s3-load", of<load_from, Web::Kind::S3>},
     {"s3-save", of<save_to, Web::Kind::S3>},
     {"s3-remove", of<remove_from, Web::Kind::S3>},
+    {"s3-swap", of<swap_on_web, Web::Kind::S3>},
     {"s3-update", of<update_from_web, Web::Kind::S3>},
     {"s3-delta", of<make_delta_from, Web::Kind::S3>},
     {"s3-apply", of<apply_from, Web::Kind::S3>},
     {"azure-load", of<load_from, Web::Kind::Azure>},
     {"azure-save", of<save_to, Web::Kind::Azure>},
     {"azure-remove", of<remove_from, Web::Kind::Azure>},
+    {"azure-swap", of<swap_on_web, Web::Kind::Azure>},
     {"redis-load", &load_from_redis},
     {"redis-save", &save_to_redis},
     {"redis-remove", &remove_from_redis},
+    {"redis-swap", &swap_on_redis},
     {"redis-update", &update_from_redis},
     {"redis-delta", of_redis<make_delta_from>},
     {"redis-apply", of_redis<apply_from>},

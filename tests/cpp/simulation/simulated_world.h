@@ -160,6 +160,8 @@ class SimulatedWorld final : public World {
     return faults_ <= most && count == faults_;
   }
 
+  bool befell(Fault kind) const { return befell_[static_cast<std::size_t>(kind)] > 0; }
+
   // Does something later, whoever waits for it.
   void later(std::function<void()> effect) {
     effects_.emplace(now_ + std::chrono::milliseconds(below(100000)), std::move(effect));

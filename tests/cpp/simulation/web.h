@@ -139,10 +139,24 @@ class Web final : public Service {
                 std::string("Date: ") + date.data() + "\r\n", request.method == "HEAD");
   }
 
+  // Returns the answer to a PUT that is to replace another file than the one that is there; empty
+  // for others.
+  std::string refuse_condition(const Request& request) const {
+    const bool is_there = files_.are_there();
+    const std::string etag = is_there ? '"' + files_.versions.back().etag + '"' : "";
+    if (is_there && request.headers.contains("if-none-match")) {
+      return text(kind_ == Kind::Azure ? 409 : 412);
+    }
+    const auto wanted = request.headers.find("if-match");
+    if (wanted == request.headers.end() || wanted->second == etag) return {};
+    return text(kind_ == Kind::S3 && !is_there ? 404 : 412);
+  }
+
   std::string reply(const Request& request, bool stale) {
     if (const std::string refusal = refuse_clock(request); !refusal.empty()) return refusal;
     if (request.method == "GET" || request.method == "HEAD") return get(request, stale);
     if (request.method == "DELETE" && !request.asks("uploadId")) return remove();
+    if (const std::string refusal = refuse_condition(request); !refusal.empty()) return refusal;
     if (kind_ == Kind::S3) return reply_as_s3(request);
     if (kind_ == Kind::Azure) return reply_as_azure(request);
     if (request.method != "PUT") return text(405);
