@@ -176,6 +176,21 @@ def test_what_replaces_the_base_is_stored_like_it(folder: Path, hashes: str) -> 
     assert digest(base) == digest(folder / "newer.tensors")
 
 
+def test_a_base_of_several_files_is_not_replaced(folder: Path) -> None:
+    older = tensorizer_ops.load(folder / "older.tensors")
+    index = folder / "shards" / "model.safetensors.index.json"
+    index.parent.mkdir()
+    single = index.with_name("model.safetensors")
+    tensorizer_ops.save(single, older, options={"max_shard_size": "2MiB"})
+    before = index.read_bytes()
+    for base in (index, index.parent):
+        with pytest.raises(InvalidArgument, match=r"several files.*give a target"):
+            tensorizer_ops.apply(folder / "delta.tensors", base)
+    assert index.read_bytes() == before
+    tensorizer_ops.apply(folder / "delta.tensors", index, folder / "out.tensors")
+    assert digest(folder / "out.tensors") == digest(folder / "newer.tensors")
+
+
 def test_an_encrypted_base_is_replaced_only_with_a_key(folder: Path) -> None:
     base = folder / "secret.tensors"
     tensorizer_ops.encrypt(folder / "older.tensors", base, key=KEY["key"])
@@ -314,6 +329,13 @@ def test_tensors_of_which_the_delta_has_one_in_whole(tmp_path: Path) -> None:
     assert names == ["whole/a", "changes/b"]
     assert tensorizer_ops.apply(tmp_path / "d.tensors", base)
     assert_same(base, new)
+
+
+def test_names_in_memory_are_given_once(folder: Path) -> None:
+    memory = tensorizer_ops.load(folder / "older.tensors", copy=True)
+    names, tensors = [*memory, "bias"], [*memory.values(), memory["bias"].clone()]
+    with pytest.raises(InvalidArgument, match="two of the tensors in memory have the name 'bias'"):
+        ops.apply_into(str(folder / "delta.tensors"), names, tensors)
 
 
 def make(folder: Path, base: Model, new: Model) -> Path:

@@ -60,7 +60,10 @@ std::vector<Changing> match(OpenFile& delta, const std::vector<std::string>& nam
                       " tensors");
   }
   std::unordered_map<std::string_view, std::uint32_t> given;
-  for (std::uint32_t i = 0; i < names.size(); ++i) given.emplace(names[i], i);
+  for (std::uint32_t i = 0; i < names.size(); ++i) {
+    if (given.emplace(names[i], i).second) continue;
+    refuse(delta, "two of the tensors in memory have the name " + quote(names[i]));
+  }
   const DeltaNames in_delta(delta);
   std::vector<Changing> all;
   for (std::uint32_t i = 0; i < in_delta.clean.size(); ++i) {
