@@ -176,6 +176,21 @@ def test_what_replaces_the_base_is_stored_like_it(folder: Path, hashes: str) -> 
     assert digest(base) == digest(folder / "newer.tensors")
 
 
+def test_a_base_of_several_files_is_not_replaced(folder: Path) -> None:
+    older = tensorizer_ops.load(folder / "older.tensors")
+    index = folder / "shards" / "model.safetensors.index.json"
+    index.parent.mkdir()
+    single = index.with_name("model.safetensors")
+    tensorizer_ops.save(single, older, options={"max_shard_size": "2MiB"})
+    before = index.read_bytes()
+    for base in (index, index.parent):
+        with pytest.raises(InvalidArgument, match=r"several files.*give a target"):
+            tensorizer_ops.apply(folder / "delta.tensors", base)
+    assert index.read_bytes() == before
+    tensorizer_ops.apply(folder / "delta.tensors", index, folder / "out.tensors")
+    assert digest(folder / "out.tensors") == digest(folder / "newer.tensors")
+
+
 def test_an_encrypted_base_is_replaced_only_with_a_key(folder: Path) -> None:
     base = folder / "secret.tensors"
     tensorizer_ops.encrypt(folder / "older.tensors", base, key=KEY["key"])
@@ -316,6 +331,65 @@ def test_tensors_of_which_the_delta_has_one_in_whole(tmp_path: Path) -> None:
     assert_same(base, new)
 
 
+def test_names_in_memory_are_given_once(folder: Path) -> None:
+    memory = tensorizer_ops.load(folder / "older.tensors", copy=True)
+    names, tensors = [*memory, "bias"], [*memory.values(), memory["bias"].clone()]
+    with pytest.raises(InvalidArgument, match="two of the tensors in memory have the name 'bias'"):
+        ops.apply_into(str(folder / "delta.tensors"), names, tensors)
+
+
+def make(folder: Path, base: Model, new: Model) -> Path:
+    """Save two models, and return the delta between them."""
+    tensorizer_ops.save(folder / "a.tensors", base)
+    tensorizer_ops.save(folder / "b.tensors", new)
+    tensorizer_ops.delta(*(folder / f"{name}.tensors" for name in "abd"))
+    return folder / "d.tensors"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_tied_tensors_in_memory(tmp_path: Path, threads: int) -> None:
+    old = torch.ones(1 << 20)
+    for new, names in (
+        (old + 1e-6, ["changes/a", "changes/b"]),
+        (torch.randn(1 << 20), ["whole/a", "whole/b"]),
+    ):
+        delta = make(tmp_path, {"a": old, "b": old}, {"a": new, "b": new})
+        assert [tensor.name for tensor in tensorizer_ops.info(delta).tensors] == names
+        memory = {"a": old.clone()}
+        memory["b"] = memory["a"]
+        assert tensorizer_ops.apply(delta, memory, threads=threads)
+        assert memory["a"].equal(new)
+
+
+@pytest.mark.parametrize("by", [1e-6, 1e3])
+def test_tied_tensors_that_the_new_model_unties(tmp_path: Path, by: float) -> None:
+    old = torch.rand(1000) + 1
+    delta = make(tmp_path, {"a": old, "b": old}, {"a": old + 1e-6, "b": torch.rand(1000) * by})
+    memory = {"a": old.clone()}
+    memory["b"] = memory["a"]
+    with pytest.raises(InvalidArgument, match="'b' shares its memory with 'a', and differs"):
+        tensorizer_ops.apply(delta, memory)
+    assert memory["a"].equal(old)
+
+
+def test_tensors_that_overlap_in_memory(tmp_path: Path) -> None:
+    old, new = torch.ones(1500, 4), torch.ones(1500, 4) + torch.rand(1500, 4) * 1e-6
+
+    def views(tensor: torch.Tensor) -> Model:
+        columns = {"left": tensor[:, :2], "right": tensor[:, 2:]}
+        return {"first": tensor[:1000], "last": tensor[500:], **columns}
+
+    delta = make(tmp_path, views(old), views(new))
+    memory = old.clone()
+    assert tensorizer_ops.apply(delta, views(memory))
+    assert memory.equal(new)
+
+    differs = {**views(new), "last": old[500:]}
+    delta = make(tmp_path, views(old), differs)
+    with pytest.raises(InvalidArgument, match=r"overlaps one with different data.*between two"):
+        tensorizer_ops.apply(delta, views(old.clone()))
+
+
 def test_what_cannot_be_changed_in_memory(folder: Path) -> None:
     memory = tensorizer_ops.load(folder / "older.tensors", copy=True)
     delta = folder / "delta.tensors"
@@ -325,6 +399,8 @@ def test_what_cannot_be_changed_in_memory(folder: Path) -> None:
         ({**memory, "more": torch.ones(1)}, "7 tensors in memory, and the new model has 6"),
         ({**memory, "bias": torch.empty(513, device="meta")}, "meta device"),
         ({**memory, "bias": 3}, "'bias'"),
+        ({**memory, "bias": memory["bias"].to_sparse()}, "tensor 'bias' has no bytes to use"),
+        ({**memory, "bias": torch.ones(1).expand(513)}, "'bias' has elements that share memory"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             tensorizer_ops.apply(delta, wrong)

@@ -1,5 +1,6 @@
 #include "transfer/files/apply_in_memory.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
@@ -18,6 +19,8 @@
 #include "transfer/memory/dtype.h"
 #include "transfer/memory/held_memory.h"
 #include "transfer/memory/memory.h"
+#include "transfer/memory/overlaps.h"
+#include "transfer/memory/ties.h"
 
 namespace tensorizer {
 
@@ -57,7 +60,10 @@ std::vector<Changing> match(OpenFile& delta, const std::vector<std::string>& nam
                       " tensors");
   }
   std::unordered_map<std::string_view, std::uint32_t> given;
-  for (std::uint32_t i = 0; i < names.size(); ++i) given.emplace(names[i], i);
+  for (std::uint32_t i = 0; i < names.size(); ++i) {
+    if (given.emplace(names[i], i).second) continue;
+    refuse(delta, "two of the tensors in memory have the name " + quote(names[i]));
+  }
   const DeltaNames in_delta(delta);
   std::vector<Changing> all;
   for (std::uint32_t i = 0; i < in_delta.clean.size(); ++i) {
@@ -68,8 +74,11 @@ std::vector<Changing> match(OpenFile& delta, const std::vector<std::string>& nam
     }
     const at::Tensor& tensor = tensors[found->second];
     const std::string name(in_delta.clean[i]);
-    require_memory(tensor, "tensor " + quote(name) + " cannot be changed");
+    require_memory(tensor, "tensor " + quote(name));
     if (tensor.is_meta()) refuse(delta, "tensor " + quote(name) + " is on the meta device");
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      refuse(delta, "tensor " + quote(name) + " has elements that share memory: give it a clone()");
+    }
     const Entry& entry = delta.entry(i);
     Changing changing{names[found->second], tensor, delta.entry_number(i)};
     changing.whole = entry.name.starts_with(kWholePrefix);
@@ -123,6 +132,28 @@ class MemoryApplier {
         touched_(touched),
         progress_(progress),
         cancel_(cancel) {}
+
+  // Returns the digests of the blocks that a tensor must have in the new model.
+  std::vector<Digest> targets(const Changing& each) const {
+    std::vector<Digest> digests(chunk_count(each.size(), kChangesBlock));
+    if (digests.empty()) return digests;
+    if (!each.whole) {
+      ChangedBlocks changes(file_);
+      changes.open(each.entry, each.dtype, each.size(), cancel_);
+      std::ranges::transform(changes.table(), digests.begin(), &BlockChange::target);
+      return digests;
+    }
+    TensorSource source(file_);
+    Window window;
+    while (window.end() < each.size()) {
+      window.advance(each.size(), blocks_);
+      source.read(each.entry, window.position, window.bytes, cancel_);
+      window.digest();
+      std::ranges::copy(window.digests, digests.begin() + static_cast<std::ptrdiff_t>(
+                                                              window.position / kChangesBlock));
+    }
+    return digests;
+  }
 
   // Changes a tensor, and sets its digests to those that it must have then.
   void apply(Changing& each) {
@@ -202,17 +233,42 @@ bool apply_in_memory(OpenFile& delta, const std::vector<std::string>& names,
                to_text(ends.base) + ": theirs is " + to_text(found) +
                "; load one of the two models anew");
   }
+  std::vector<at::Tensor> memory;
+  for (const Changing& each : all) memory.push_back(each.tensor);
+  const OverlappingOutputs overlapping(memory);
+  overlapping.copy_outputs(cancel);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].tensor = memory[i];
+  const std::vector<std::size_t> ties = find_ties(memory);
+
   std::atomic<bool> touched = false;
   try {
     MemoryApplier applier(delta, blocks_at_once(delta.options().memory_ceiling / 2, threads),
                           touched, progress, cancel);
-    for_each_number(all.size(), threads, cancel, [&](std::size_t i) { applier.apply(all[i]); });
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (ties[i] == i || applier.targets(all[i]) == applier.targets(all[ties[i]])) continue;
+      refuse(delta, "tensor " + quote(all[i].name) + " shares its memory with " +
+                        quote(all[ties[i]].name) +
+                        ", and differs from it in the new model: load it instead");
+    }
+    for_each_number(all.size(), threads, cancel, [&](std::size_t i) {
+      if (ties[i] == i) {
+        applier.apply(all[i]);
+      } else {
+        progress.done += all[i].size();
+      }
+    });
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].digests = all[ties[i]].digests;
     delta.source().confirm(cancel);
     if (digest_of_all(all, cancel) != ends.target) {
       throw Error(ErrorKind::HashMismatch,
                   delta.source().label() +
                       ": the model that it makes is not the one with the digest " +
                       to_text(ends.target) + ": the delta is damaged, or was changed");
+    }
+    const std::size_t wrong = overlapping.fill(cancel);
+    if (wrong != OverlappingOutputs::none) {
+      refuse(delta, "tensor " + quote(all[wrong].name) +
+                        " overlaps one with different data: give each tensor memory of its own");
     }
   } catch (const Error& error) {
     if (!touched) throw;

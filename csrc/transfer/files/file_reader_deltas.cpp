@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "engine/delta/changes_table.h"
 #include "engine/delta/delta.h"
+#include "engine/open/sharded_source.h"
 #include "engine/rewrite/file_digest.h"
 #include "transfer/files/apply_in_memory.h"
 #include "transfer/files/file_reader_job.h"
@@ -48,6 +49,12 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
                 older->source().label() +
                     ": it is encrypted, and what replaces it would not be: give a key in the "
                     "options of the target, or a target");
+  }
+  if (dynamic_cast<const ShardedSource*>(&older->source()) != nullptr) {
+    throw Error(ErrorKind::InvalidArgument,
+                older->source().label() +
+                    ": it is a model of several files, and what replaces it would be one: give a "
+                    "target");
   }
   const DeltaEnds ends = need_delta(*delta);
   const auto is_new = [&] {

@@ -96,6 +96,11 @@ OverlappingOutputs::OverlappingOutputs(std::vector<at::Tensor>& outputs) {
   }
 }
 
+void OverlappingOutputs::copy_outputs(Cancel& cancel) const {
+  const at::NoGradGuard no_grad;
+  for (const Output& output : outputs_) copy_elements(output.loaded, output.memory, cancel);
+}
+
 std::size_t OverlappingOutputs::fill(Cancel& cancel) const {
   const at::NoGradGuard no_grad;
   for (const Output& output : outputs_) copy_elements(output.memory, output.loaded, cancel);

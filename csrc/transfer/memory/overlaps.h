@@ -19,6 +19,9 @@ class OverlappingOutputs {
   // Replaces such outputs. Those that are the same tensor do not count: none is part of another.
   explicit OverlappingOutputs(std::vector<at::Tensor>& outputs);
 
+  // Copies the outputs to what replaces them, for tensors that are changed and not loaded.
+  void copy_outputs(Cancel& cancel) const;
+
   // Fills the outputs after the load. Returns the place of one that does not have its data, because
   // another one has different data for the same memory; `none` if there is no such output.
   std::size_t fill(Cancel& cancel) const;
