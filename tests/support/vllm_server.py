@@ -152,12 +152,13 @@ def started(
 def serving(
     folder: Path, model: Path, *arguments: str, ranks: int = 1, **variables: str
 ) -> Iterator[Server]:
-    """Start `vllm serve` as :func:`started`, and wait until it answers."""
+    """Start `vllm serve` as :func:`started`, wait until it answers, and let it end by itself."""
     with started(folder, model, *arguments, ranks=ranks, **variables) as server:
         wait_until(server.answers, server.process, server.log)
         yield server
         server.process.terminate()
         server.process.wait(LAST_RESORT)
+        wait_until(lambda: not server.processes())
 
 
 def _kill(server: Server) -> None:
