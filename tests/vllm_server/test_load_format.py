@@ -124,9 +124,7 @@ def test_two_ranks(tmp_path: Path, model: Path, bare: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_damaged_file_ends_the_server(
-    tmp_path: Path, bare: Path, file: Path, ranks: int
-) -> None:
+def test_a_damaged_file_ends_the_server(tmp_path: Path, bare: Path, file: Path, ranks: int) -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     data = bytearray(file.read_bytes())
     with tensorizer_ops.Reader(file) as reader:
