@@ -1,4 +1,6 @@
-"""The load format ``tensorizer_ops`` of vLLM: see ``docs/guides/vllm.md``.
+"""The load format and the weight transfer engine ``tensorizer_ops`` of vLLM.
+
+See ``docs/guides/vllm.md``.
 
 vLLM calls :func:`register` in each of its processes. It finds the function as a plugin, by the
 metadata of the installed package.
@@ -17,7 +19,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Make ``--load-format tensorizer_ops`` known to vLLM."""
+    """Make ``--load-format tensorizer_ops``, and the engine of that name, known to vLLM."""
     from vllm.config import LoadConfig, ModelConfig
     from vllm.model_executor import model_loader as vllm
 
@@ -49,3 +51,13 @@ def register() -> None:
                 vllm.DefaultModelLoader(LoadConfig()).track_weights_loading(model, loaded)
 
     vllm.register_model_loader(LOAD_FORMAT)(TensorizerOpsLoader)
+    _register_engine()
+
+
+def _register_engine() -> None:
+    try:
+        from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+    except ImportError:  # an older vLLM
+        return
+    place = ("tensorizer_ops._versions.vllm_engine", "Engine")
+    WeightTransferEngineFactory.register_engine(LOAD_FORMAT, *place)

@@ -19,6 +19,7 @@ import torch
 import tensorizer_ops
 from tensorizer_ops import Publisher, errors, follow
 from tensorizer_ops._versions.listing import FILE, Listing, Place
+from tensorizer_ops._versions.node import Node
 
 KILLS = int(os.environ.get("KILLS", "40"))
 
@@ -341,6 +342,29 @@ def test_tensors_between_two_versions(place: Path, caplog: pytest.LogCaptureFixt
     assert next(versions).step == 2
     assert "between two models" in caplog.text
     assert same(model, state)
+
+
+def test_versions_of_a_node(place: Path, tmp_path: Path) -> None:
+    """One of two followers works, and the other goes on when it ends."""
+    training = Training()
+    first, second = (Node(place, str(tmp_path), {}, interval=0.01) for _ in range(2))
+    with Publisher(place) as publisher:
+        for step in (1, 2, 3):
+            training.publish(publisher)
+            paths = {node.file(step, patience=60) for node in (first, second)}
+            assert len(paths) == 1
+            assert same(tensorizer_ops.load(paths.pop()), training.states[step])
+        with pytest.raises(errors.NotFound, match=r"version 1 of .* was not kept: version 3"):
+            second.file(1, patience=60)
+        first.close()
+        training.publish(publisher)
+        assert same(tensorizer_ops.load(second.file(4, patience=60)), training.states[4])
+        with pytest.raises(errors.TimedOut, match=r"version 5 of .* within 0\.05 seconds$"):
+            second.file(5, patience=0.05)
+        (place / FILE).write_bytes(b"damaged")
+        with pytest.raises(errors.TimedOut, match=r"within 1 seconds: .*is damaged"):
+            second.file(5, patience=1)
+    second.close()
 
 
 def flip(path: Path) -> None:

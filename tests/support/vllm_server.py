@@ -91,6 +91,10 @@ class Server:
             text = answer.read()
         return json.loads(text) if text else None
 
+    def get(self, path: str) -> Any:
+        with self._open(path) as answer:
+            return json.loads(answer.read())
+
     def complete(self) -> list[Any]:
         """Return the tokens that follow each of `PROMPTS`, and their log-probabilities."""
         asked = {"max_tokens": 16, "temperature": 0, "ignore_eos": True, "logprobs": 1}

@@ -1,4 +1,5 @@
-// Loads, saves, swaps, removals, updates and deltas over simulated wires: simulate [SEED | FIRST-LAST]
+// Loads, saves, swaps, removals, updates and deltas over simulated wires: simulate [SEED |
+// FIRST-LAST]
 // [--verbose] [--case NAME]...
 //
 // Each seed decides on a case (of the named ones), on its sizes and on the faults that befall its

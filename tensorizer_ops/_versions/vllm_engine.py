@@ -1,0 +1,122 @@
+"""The weight transfer engine ``tensorizer_ops`` of vLLM: see ``docs/guides/vllm.md``.
+
+vLLM makes one in each of its workers, on the first use of the name.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer import WeightTransferEngine
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+    layerwise,
+)
+
+from tensorizer_ops import errors
+from tensorizer_ops._front.serving import Settings, weights
+from tensorizer_ops._versions.node import Node
+
+logger = logging.getLogger("tensorizer_ops.versions")
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
+    """What the client gives first: where the versions are, and where the node keeps them."""
+
+    uri: str
+    folder: str = "/dev/shm"
+    options: dict[str, str] = field(default_factory=dict)
+    interval: float = 1.0
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
+    """Which version the server gets, and for how many seconds it is waited for."""
+
+    version: int
+    patience: float = 600.0
+
+
+class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
+    """Takes the weights of a version over from the file of the node."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._node: Node | None = None
+        self._is_reloading = False
+        self._between: list[int | None] = []  # the versions that a failed update has mixed
+        self._version: int | None = None  # that the weights are; None at first
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        self.shutdown()
+        self._node = Node(init_info.uri, init_info.folder, init_info.options, init_info.interval)
+
+    def start_weight_update(self) -> None:
+        pass  # receive_weights() begins when the version is here
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        if self._node is None:
+            raise errors.InvalidArgument(
+                "the place of the versions is not known: call init_weight_transfer_engine first"
+            )
+        version = update_info.version
+        path = self._node.file(version, update_info.patience)
+        since = time.monotonic()
+        self._take_over(version, str(path))
+        logger.info("version %d was taken over in %.3f s", version, time.monotonic() - since)
+
+    def _take_over(self, version: int, path: str) -> None:
+        wanted = {name for name, _ in self.model.named_parameters()}
+        if not self._is_reloading:
+            initialize_layerwise_reload(self.model)
+            self._is_reloading = True
+        try:
+            # Its hashes were compared when it was made.
+            loaded = self.model.load_weights(weights(Settings({"uri": path}), path))
+            if loaded is not None and (missing := sorted(wanted - loaded)):
+                raise errors.InvalidArgument(f"{path!r} lacks the tensor {missing[0]!r}")
+        except BaseException as error:
+            self._put_back()
+            self._between = sorted({*self._between, self._version, version}, key=str)
+            logger.error(
+                "%s: the weights are between the versions %s: update to one of them",
+                str(error),
+                " and ".join(map(str, self._between)),
+            )
+            raise
+        self._version, self._between = version, []
+
+    def _put_back(self) -> None:
+        """Give modules that did not get all of their weights the ones that they had."""
+        for module in self.model.modules():
+            info = layerwise.get_layerwise_info(module)
+            if info.can_load():
+                layerwise._place_kernel_tensors(module, info)
+                info.reset()
+        layerwise.LOADING_LAYERS.clear()
+        self._is_reloading = False
+
+    def finish_weight_update(self) -> None:
+        if self._is_reloading:
+            finalize_layerwise_reload(self.model, self.model_config)
+            self._is_reloading = False
+
+    def shutdown(self) -> None:
+        if self._node is not None:
+            self._node.close()
+            self._node = None

@@ -1,0 +1,159 @@
+"""The weight transfer engine ``tensorizer_ops`` in a real vLLM, on CPUs.
+
+After each update the server's tokens, and their log-probabilities, are those of a server that was
+started with that version. ``make test-vllm`` runs this.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.error
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.dav_server import dav_server
+from support.vllm_server import Server, save_model, serving
+from tensorizer_ops import Publisher
+
+TRANSFER = ("--weight-transfer-config", '{"backend": "tensorizer_ops"}')
+UPDATES = 20
+# Versions whose answers are compared with those of servers that start with them.
+COMPARED = (1, 2, 10, 20)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "whole"
+    save_model(folder, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bare(model: Path) -> Path:
+    """The folder of the model without its weights."""
+    folder = model.with_name("bare")
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def versions(model: Path) -> dict[int, Path]:
+    """Files with the model after each step: one element in a hundred changes."""
+    tensors = tensorizer_ops.load(model, copy=True)
+    generator = torch.Generator().manual_seed(3)
+    files = {}
+    for version in range(UPDATES + 1):
+        for tensor in tensors.values():
+            mask = torch.rand(tensor.shape, generator=generator) < 0.01
+            tensor[mask] += 0.05
+        files[version] = model.with_name(f"{version}.tensors")
+        tensorizer_ops.save(files[version], tensors)
+    return files
+
+
+def ours(uri: object) -> tuple[str, ...]:
+    settings = json.dumps({"uri": str(uri)})
+    return ("--load-format", "tensorizer_ops", "--model-loader-extra-config", settings)
+
+
+@pytest.fixture(scope="module")
+def expected(
+    tmp_path_factory: pytest.TempPathFactory, bare: Path, versions: dict[int, Path]
+) -> dict[int, list[Any]]:
+    found = {}
+    for version in COMPARED:
+        folder = tmp_path_factory.mktemp("expected") / "server"
+        with serving(folder, bare, *ours(versions[version])) as server:
+            found[version] = server.complete()
+    return found
+
+
+@pytest.fixture(params=["folder", "http"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "folder":
+        yield str(tmp_path / "run")
+        return
+    with dav_server(tmp_path / "web") as url:
+        yield url
+
+
+def begin(server: Server, place: str, folder: Path) -> None:
+    init = {"uri": place, "folder": str(folder), "interval": 0.05}
+    server.post("/init_weight_transfer_engine", {"init_info": init})
+
+
+def update(server: Server, version: int, mode: str = "abort", patience: float = 100) -> None:
+    server.post(f"/pause?mode={mode}")
+    server.post("/start_weight_update")
+    server.post("/update_weights", {"update_info": {"version": version, "patience": patience}})
+    server.post("/finish_weight_update", {"weight_version": str(version)})
+    server.post("/resume")
+
+
+def test_updates_of_a_running_server(
+    tmp_path: Path,
+    place: str,
+    bare: Path,
+    versions: dict[int, Path],
+    expected: dict[int, list[Any]],
+) -> None:
+    with (
+        serving(
+            tmp_path / "server", bare, *ours(versions[0]), *TRANSFER, VLLM_SERVER_DEV_MODE="1"
+        ) as server,
+        Publisher(place, whole_every=7) as publisher,
+        ThreadPoolExecutor(1) as requests,
+    ):
+        begin(server, place, tmp_path / "node")
+        for step in range(1, UPDATES + 1):
+            assert publisher.publish(versions[step], step=step).number == step
+            running = requests.submit(server.complete)
+            update(server, step, mode=("abort", "wait", "keep")[step % 3])
+            running.exception()  # one that was aborted has fewer tokens
+            assert server.get("/weight_info") == {"weight_version": str(step)}
+            if step in expected:
+                assert server.complete() == expected[step], step
+        node = tmp_path / "node"
+        assert len(list(node.rglob("version-*.tensors"))) == 2
+
+
+def test_what_cannot_be_taken_over(
+    tmp_path: Path, bare: Path, versions: dict[int, Path], expected: dict[int, list[Any]]
+) -> None:
+    place = str(tmp_path / "run")
+    with (
+        serving(
+            tmp_path / "server", bare, *ours(versions[1]), *TRANSFER, VLLM_SERVER_DEV_MODE="1"
+        ) as server,
+        Publisher(place) as publisher,
+    ):
+        refused(server, 1, "call init_weight_transfer_engine first")
+        begin(server, place, tmp_path / "node")
+        refused(server, 1, "has not come within 0.1 seconds", patience=0.1)
+        assert server.complete() == expected[1]
+        # A file that is damaged on the way, and one that has less than the model.
+        publisher.publish(versions[1], step=1)
+        whole = next(path for path in Path(place).iterdir() if path.name.startswith("00000001"))
+        whole.write_bytes(whole.read_bytes()[:-100])
+        refused(server, 1, "has not come within 1 seconds: ", patience=1)
+        tensors = tensorizer_ops.load(versions[2])
+        lost = "model.layers.1.mlp.down_proj.weight"
+        del tensors[lost]
+        publisher.publish(tensors, step=2)
+        publisher.publish(versions[2], step=3)
+        update(server, 3)
+        assert server.complete() == expected[2]
+
+
+def refused(server: Server, version: int, why: str, patience: float = 100) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        update(server, version, patience=patience)
+    assert why in refusal.value.read().decode() + server.log.read_text()
+    server.post("/resume")
