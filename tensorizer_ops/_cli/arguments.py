@@ -272,7 +272,7 @@ def add_apply(parser: argparse.ArgumentParser) -> None:
 
 
 def add_publish(parser: argparse.ArgumentParser) -> None:
-    _read_file(parser, "file", "the model")
+    _read_file(parser, "source", "the model")
     parser.add_argument("uri", type=_place, metavar="URI", help="the folder of the versions")
     parser.add_argument(
         "--step", type=_from_zero, required=True, metavar="N", help="the step of the training"

@@ -21,7 +21,7 @@ def publish(given: Namespace) -> int:
         options=reading(given),
     )
     with publisher:
-        version = publisher.publish(given.file, step=given.step)
+        version = publisher.publish(given.source, step=given.step)
     print(f"version {version.number}, step {version.step}, {version.digest}")
     return 0
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from vllm.distributed import get_world_group
 from vllm.distributed.weight_transfer import WeightTransferEngine
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.model_loader.reload import (
@@ -44,6 +47,26 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     patience: float = 600.0
 
 
+def _all_succeed(work: Callable[[], None]) -> bool:
+    """Do the same on all ranks. If it fails on one, the last one raises, and the others get False.
+
+    vLLM reads the results of ranks in their order up to the first error, and would take what later
+    ones have answered for answers to the next call.
+    """
+    error: Exception | None = None
+    try:
+        work()
+    except Exception as caught:
+        error = caught
+    world = get_world_group()
+    texts: list[str | None] = [None] * world.world_size
+    dist.all_gather_object(texts, None if error is None else str(error), world.cpu_group)
+    failed = [text for text in texts if text is not None]
+    if failed and world.rank_in_group == world.world_size - 1:
+        raise error or RuntimeError(failed[0])
+    return not failed
+
+
 class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
     """Takes the weights of a version over from the file of the node."""
 
@@ -70,36 +93,43 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        if self._node is None:
-            raise errors.InvalidArgument(
-                "the place of the versions is not known: call init_weight_transfer_engine first"
-            )
         version = update_info.version
-        path = self._node.file(version, update_info.patience)
-        since = time.monotonic()
-        self._take_over(version, str(path))
-        logger.info("version %d was taken over in %.3f s", version, time.monotonic() - since)
+        paths: list[str] = []
 
-    def _take_over(self, version: int, path: str) -> None:
+        def find() -> None:
+            if self._node is None:
+                raise errors.InvalidArgument(
+                    "the place of the versions is not known: call init_weight_transfer_engine first"
+                )
+            paths.append(str(self._node.file(version, update_info.patience)))
+
+        if not _all_succeed(find):
+            return
+        since = time.monotonic()
+        done = False
+        try:
+            done = _all_succeed(lambda: self._take_over(paths[0]))
+        finally:
+            if not done:
+                self._put_back()
+                self._between = sorted({*self._between, self._version, version}, key=str)
+                logger.error(
+                    "the weights are between the versions %s: update to one of them",
+                    " and ".join(map(str, self._between)),
+                )
+        if done:
+            self._version, self._between = version, []
+            logger.info("version %d was taken over in %.3f s", version, time.monotonic() - since)
+
+    def _take_over(self, path: str) -> None:
         wanted = {name for name, _ in self.model.named_parameters()}
         if not self._is_reloading:
             initialize_layerwise_reload(self.model)
             self._is_reloading = True
-        try:
-            # Its hashes were compared when it was made.
-            loaded = self.model.load_weights(weights(Settings({"uri": path}), path))
-            if loaded is not None and (missing := sorted(wanted - loaded)):
-                raise errors.InvalidArgument(f"{path!r} lacks the tensor {missing[0]!r}")
-        except BaseException as error:
-            self._put_back()
-            self._between = sorted({*self._between, self._version, version}, key=str)
-            logger.error(
-                "%s: the weights are between the versions %s: update to one of them",
-                str(error),
-                " and ".join(map(str, self._between)),
-            )
-            raise
-        self._version, self._between = version, []
+        # The hashes of the file were compared when it was made.
+        loaded = self.model.load_weights(weights(Settings({"uri": path}), path))
+        if loaded is not None and (missing := sorted(wanted - loaded)):
+            raise errors.InvalidArgument(f"{path!r} lacks the tensor {missing[0]!r}")
 
     def _put_back(self) -> None:
         """Give modules that did not get all of their weights the ones that they had."""

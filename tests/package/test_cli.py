@@ -429,3 +429,19 @@ def test_different_names_are_shown_differently(tmp_path: Path) -> None:
 
 def test_a_dash_is_no_file(model: Path) -> None:
     assert "/dev/stdout" in run("copy", model, "-", status=2).stderr
+
+
+def test_versions_are_published_and_followed(model: Path, tmp_path: Path) -> None:
+    place, copy, scratch = (str(tmp_path / name) for name in ("run", "copy.tensors", "scratch"))
+    nothing = run("follow", place, copy, "--patience", "0", status=1)
+    assert "no version was published" in nothing.stderr
+    for step in ("0", "5"):
+        published = run("publish", str(model), place, "--step", step, "--scratch", scratch)
+        followed = run("follow", place, copy, "--patience", "0", "--interval", "0.01")
+        assert published.stdout == followed.stdout
+    assert followed.stdout.startswith("version 2, step 5, v2:")
+    assert any(name.endswith(".delta.tensors") for name in os.listdir(place))
+    run("diff", model, copy)
+    for wrong in (("--step", "-1"), ("--step", "x"), ("--grace", "-1")):
+        run("publish", str(model), place, *wrong, status=2)
+    run("follow", place, copy, "--patience", "nan", status=2)

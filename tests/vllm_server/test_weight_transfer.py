@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ import torch
 
 import tensorizer_ops
 from local_servers.dav_server import dav_server
-from support.vllm_server import Server, save_model, serving
+from support.vllm_server import Server, save_model, serving, vllm_environment
 from tensorizer_ops import Publisher
 
 TRANSFER = ("--weight-transfer-config", '{"backend": "tensorizer_ops"}')
@@ -132,13 +134,13 @@ def test_what_cannot_be_taken_over(
         serving(
             tmp_path / "server", bare, *ours(versions[1]), *TRANSFER, VLLM_SERVER_DEV_MODE="1"
         ) as server,
-        Publisher(place) as publisher,
+        Publisher(place, whole_every=1) as publisher,
     ):
         refused(server, 1, "call init_weight_transfer_engine first")
         begin(server, place, tmp_path / "node")
         refused(server, 1, "has not come within 0.1 seconds", patience=0.1)
         assert server.complete() == expected[1]
-        # A file that is damaged on the way, and one that has less than the model.
+        # What is damaged never arrives.
         publisher.publish(versions[1], step=1)
         whole = next(path for path in Path(place).iterdir() if path.name.startswith("00000001"))
         whole.write_bytes(whole.read_bytes()[:-100])
@@ -147,6 +149,8 @@ def test_what_cannot_be_taken_over(
         lost = "model.layers.1.mlp.down_proj.weight"
         del tensors[lost]
         publisher.publish(tensors, step=2)
+        refused(server, 2, f"lacks the tensor '{lost}'")
+        assert "between the versions 2 and None" in server.log.read_text()
         publisher.publish(versions[2], step=3)
         update(server, 3)
         assert server.complete() == expected[2]
@@ -157,3 +161,44 @@ def refused(server: Server, version: int, why: str, patience: float = 100) -> No
         update(server, version, patience=patience)
     assert why in refusal.value.read().decode() + server.log.read_text()
     server.post("/resume")
+
+
+def test_the_example(tmp_path: Path) -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "rl" / "run.py"
+    done = subprocess.run(
+        [sys.executable, str(example), str(tmp_path)],
+        env=vllm_environment(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 5: version 5, paused for" in done.stdout
+    assert "weights of the server: 5" in done.stdout
+    assert "gives the same tokens" in done.stdout
+
+
+def test_two_ranks_share_what_one_follows(
+    tmp_path: Path, bare: Path, versions: dict[int, Path]
+) -> None:
+    place = str(tmp_path / "run")
+    first = [*ours(versions[0]), *TRANSFER]
+    with (
+        serving(tmp_path / "server", bare, *first, ranks=2, VLLM_SERVER_DEV_MODE="1") as server,
+        Publisher(place) as publisher,
+    ):
+        begin(server, place, tmp_path / "node")
+        # An error of one call leaves the ranks in step.
+        refused(server, 1, "has not come within 0.1 seconds", patience=0.1)
+        with pytest.raises(urllib.error.HTTPError):
+            server.post("/finish_weight_update")
+        for step in (1, 2):
+            publisher.publish(versions[step], step=step)
+            update(server, step)
+        found = server.complete()
+    with serving(tmp_path / "started", bare, *ours(versions[2]), ranks=2) as server:
+        assert server.complete() == found
+    (folder,) = (tmp_path / "node").iterdir()
+    assert sorted(path.name for path in folder.glob("version-*")) == [
+        "version-1.tensors",
+        "version-2.tensors",
+    ]
