@@ -126,6 +126,13 @@ def test_what_is_no_place_for_it(tmp_path: Path, web: Web, s3: S3) -> None:
         Place(s3.uri("swapped"), s3.options()).swap(b"x", b"y")
 
 
+def test_a_bucket_that_is_not_there(aws: Aws) -> None:
+    """It is no file that another process has replaced."""
+    place = of_aws(aws, "x")._replace(uri="s3://nobucket/x")
+    with pytest.raises(errors.NotFound, match="status 404"):
+        place.swap(None, b"1")
+
+
 @pytest.mark.parametrize("status", [409, 412])
 def test_a_conflict_in_azure(azure: Azure, status: int) -> None:
     """Azure has another status for a blob that should not be there, and one for leases."""

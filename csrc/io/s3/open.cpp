@@ -75,8 +75,8 @@ bool swap_s3_object(const std::string& uri, std::optional<ConstBytes> known, Con
   HttpPut put{{"Content-Type: application/octet-stream"},
               [](const HttpAnswer& answer, std::string_view text) {
                 return fault_of_answer(answer, text, "");
-              },
-              {412, 404}};
+              }};
+  if (known) put.refusals.push_back(404);  // the object is gone
   return swap_http_file(access_to(uri, options, cancel), std::move(put), known, next, cancel);
 }
 
