@@ -25,8 +25,9 @@ def post(url: str, body: dict[str, Any] | None = None) -> None:
 
 def main(folder: str, place: str, server: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    post(f"{server}/init_weight_transfer_engine", {"init_info": {"uri": place}})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    init = {"uri": place, "interval": 0.05}
+    post(f"{server}/init_weight_transfer_engine", {"init_info": init})
     with tensorizer_ops.Publisher(place) as publisher:
         for step in range(1, 6):
             tokens = torch.randint(512, (4, 32))  # what the server has sampled, and a reward
@@ -35,6 +36,7 @@ def main(folder: str, place: str, server: str) -> None:
             optimizer.zero_grad()
             state = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
             version = publisher.publish(state, step=step).number
+            time.sleep(0.2)  # so that it has come before the pause
             begin = time.monotonic()
             post(f"{server}/pause?mode=keep")
             post(f"{server}/start_weight_update")
@@ -42,6 +44,7 @@ def main(folder: str, place: str, server: str) -> None:
             post(f"{server}/finish_weight_update", {"weight_version": str(version)})
             post(f"{server}/resume")
             print(f"step {step}: version {version}, paused for {time.monotonic() - begin:.2f} s")
+    post(f"{server}/shutdown_weight_transfer_engine")
 
 
 if __name__ == "__main__":

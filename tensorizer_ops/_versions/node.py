@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import re
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -44,6 +46,8 @@ class Node:
         name = hashlib.sha256(place.encode()).hexdigest()[:16]
         self._folder = Path(folder, f"tensorizer_ops-{name}")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._users = open(self._folder / "users", "wb")  # noqa: SIM115, closed by close()
+        fcntl.flock(self._users, fcntl.LOCK_SH)
         self._error = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensorizer_ops node", daemon=True)
@@ -68,8 +72,12 @@ class Node:
         return path
 
     def close(self) -> None:
+        """End following. The last process of the node that does so removes the files."""
         self._stop.set()
         self._thread.join()
+        with self._users, contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _path(self, version: int) -> Path:
         return self._folder / f"version-{version}.tensors"

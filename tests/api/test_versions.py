@@ -357,6 +357,7 @@ def test_versions_of_a_node(place: Path, tmp_path: Path) -> None:
         with pytest.raises(errors.NotFound, match=r"version 1 of .* was not kept: version 3"):
             second.file(1, patience=60)
         first.close()
+        assert second.file(3, patience=0).exists()
         training.publish(publisher)
         assert same(tensorizer_ops.load(second.file(4, patience=60)), training.states[4])
         with pytest.raises(errors.TimedOut, match=r"version 5 of .* within 0\.05 seconds$"):
@@ -364,7 +365,9 @@ def test_versions_of_a_node(place: Path, tmp_path: Path) -> None:
         (place / FILE).write_bytes(b"damaged")
         with pytest.raises(errors.TimedOut, match=r"within 1 seconds: .*is damaged"):
             second.file(5, patience=1)
+    (folder,) = (path for path in tmp_path.iterdir() if path.name.startswith("tensorizer_ops-"))
     second.close()
+    assert not folder.exists()
 
 
 def flip(path: Path) -> None:

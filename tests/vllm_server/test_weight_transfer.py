@@ -195,10 +195,10 @@ def test_two_ranks_share_what_one_follows(
             publisher.publish(versions[step], step=step)
             update(server, step)
         found = server.complete()
+        (folder,) = (tmp_path / "node").iterdir()
+        there = sorted(path.name for path in folder.glob("version-*"))
+        assert there == ["version-1.tensors", "version-2.tensors"]
+        server.post("/shutdown_weight_transfer_engine")
+        assert not folder.exists()
     with serving(tmp_path / "started", bare, *ours(versions[2]), ranks=2) as server:
         assert server.complete() == found
-    (folder,) = (tmp_path / "node").iterdir()
-    assert sorted(path.name for path in folder.glob("version-*")) == [
-        "version-1.tensors",
-        "version-2.tensors",
-    ]
