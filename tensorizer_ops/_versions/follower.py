@@ -22,10 +22,10 @@ from tensorizer_ops._front.modules import load_into
 from tensorizer_ops._front.rewrite import convert
 from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, digest_of, logger
 
-# What says that a delta does not lead on from what is there.
+# Errors of a delta that cannot be applied to the target: another way may be there.
 _NO_WAY = (errors.InvalidFormat, errors.HashMismatch, errors.InvalidArgument, errors.IsADirectory)
-# Of the metadata of a delta.
-TARGET_KEY = "tensorizer_ops.delta.target"
+# The metadata of a delta with the digest of the model that it makes.
+_TARGET_KEY = "tensorizer_ops.delta.target"
 # How often files may be removed while they are about to be read.
 _MOST_REMOVED = 5
 
@@ -89,9 +89,8 @@ class _Follower:
             raise errors.InvalidArgument("target_options is for files, and the target is in memory")
         self._target_loads = for_loads(target_options)
         self._target_saves = for_saves(target_options)
-        # What the target is, as far as it is known, and the last version that it was brought to.
-        self._digest = self._digest_of_file() if self._is_file else None
-        self._number: int | None = None
+        self._digest = self._digest_of_file() if self._is_file else None  # None: unknown
+        self._number: int | None = None  # of the version that was returned last
 
     def run(
         self, interval: float, patience: float | None, stop: threading.Event
@@ -188,7 +187,7 @@ class _Follower:
     def _apply(self, entry: Entry) -> None:
         assert entry.delta is not None
         source = self._place.folder.uri(entry.delta)
-        made = File(source, self._place.loads).metadata().get(TARGET_KEY)
+        made = File(source, self._place.loads).metadata().get(_TARGET_KEY)
         if made != entry.digest:
             raise errors.InvalidFormat(
                 f"{entry.delta!r} in {self._place.label} is no delta to version {entry.number}"

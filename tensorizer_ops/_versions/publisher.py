@@ -132,7 +132,7 @@ class Publisher:
         known, listing = self._read()
         if listing.publisher != self._id:
             self._throw_taken_over(step)
-        # What this version replaces is not listed as such yet.
+        # Before this version takes others off the list, whose files stay until the next one.
         listing.unlisted = self._place.remove(listing.unlisted, time.time() - self._grace)
         self._write_new(state, metadata)
         entry = self._upload(listing, number)

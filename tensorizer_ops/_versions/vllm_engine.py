@@ -5,7 +5,6 @@ vLLM makes one in each of its workers, on the first use of the name.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,9 +23,8 @@ from vllm.model_executor.model_loader.reload import (
 
 from tensorizer_ops import errors
 from tensorizer_ops._front.serving import Settings, weights
+from tensorizer_ops._versions.listing import logger
 from tensorizer_ops._versions.node import Node
-
-logger = logging.getLogger("tensorizer_ops.versions")
 
 
 @dataclass

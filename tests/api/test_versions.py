@@ -175,7 +175,7 @@ def test_old_versions_are_removed(place: Path) -> None:
         training.publish(publisher, 4)
         assert names(place) == {"1", "2d", "3", "3d", "4d"}
         training.publish(publisher)
-        # What the list names no more stays until the next version.
+        # Files of versions that have left the list stay until the next version.
         assert [entry.number for entry in listing_of(place).versions] == [3, 4, 5]
         assert names(place) == {"1", "2d", "3", "3d", "4d", "5", "5d"}
         training.publish(publisher)

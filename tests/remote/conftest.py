@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from local_servers.azure_server import Azure, azure_server
+from local_servers.dav_server import dav_server
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3, s3_server
 from local_servers.web import Web, nginx
+from support.aws_server import Aws, aws_server
 from support.places import World
 
 
@@ -31,6 +33,19 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 def azure() -> Iterator[Azure]:
     with azure_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
+    """A server with the same ETags as AWS, which heeds conditions."""
+    with aws_server(tmp_path_factory.mktemp("aws")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def dav(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with dav_server(tmp_path_factory.mktemp("dav")) as url:
+        yield url
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from local_servers.s3_server import S3, s3_server
-from support.aws_server import Aws, aws_server
+from support.aws_server import Aws
 from support.recorder import Recorded, Recorder, recorder
 from support.samples import assert_same, sample
 
@@ -97,13 +97,6 @@ def test_what_is_no_answer_of_s3_is_no_success(
     recorded.answers = once
     ops.save("s3://bucket/m", tensors, options=through(s3, recorded))
     assert_same(ops.load("s3://bucket/m", verify="all", options=s3.options()), tensors)
-
-
-@pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
-    """A server with the same ETags as AWS."""
-    with aws_server(tmp_path_factory.mktemp("aws")) as server:
-        yield server
 
 
 @pytest.mark.parametrize("encoding", ["aws-chunked", "binary", "utf-8"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -10,11 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from local_servers.azure_server import Azure, Recorded, Refusal
-from local_servers.dav_server import dav_server
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3
 from local_servers.web import Web
-from support.aws_server import Aws, aws_server
+from support.aws_server import Aws
 from tensorizer_ops import _core, errors
 
 THREADS, INCREMENTS = 4, 25
@@ -37,24 +35,6 @@ class Place(NamedTuple):
                     raise
 
 
-def of_aws(aws: Aws, name: str) -> Place:
-    keys = {"s3_access_key_id": aws.key_id, "s3_secret_access_key": aws.secret}
-    options = {"s3_endpoint": aws.url, "force_http": "true", "s3_region": "us-east-1", **keys}
-    return Place(f"s3://bucket/{name}", options)
-
-
-@pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
-    with aws_server(tmp_path_factory.mktemp("aws")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def dav(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with dav_server(tmp_path_factory.mktemp("dav")) as url:
-        yield url
-
-
 @pytest.fixture(params=["folder", "s3", "azure", "redis", "dav"])
 def place(
     request: pytest.FixtureRequest,
@@ -67,7 +47,7 @@ def place(
     name = tmp_path.name
     return {
         "folder": Place(str(tmp_path / "new" / name), {}),
-        "s3": of_aws(aws, name),
+        "s3": Place(f"s3://bucket/{name}", aws.options()),
         "azure": Place(azure.uri(name), azure.options()),
         "redis": Place(redis.url(name), {}),
         "dav": Place(f"{dav}/{name}", {}),
@@ -128,7 +108,7 @@ def test_what_is_no_place_for_it(tmp_path: Path, web: Web, s3: S3) -> None:
 
 def test_a_bucket_that_is_not_there(aws: Aws) -> None:
     """It is no file that another process has replaced."""
-    place = of_aws(aws, "x")._replace(uri="s3://nobucket/x")
+    place = Place("s3://nobucket/x", aws.options())
     with pytest.raises(errors.NotFound, match="status 404"):
         place.swap(None, b"1")
 

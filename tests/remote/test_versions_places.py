@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +11,10 @@ import torch
 
 import tensorizer_ops
 from local_servers.azure_server import Azure
-from local_servers.dav_server import dav_server
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3
 from local_servers.web import Web
-from support.aws_server import Aws, aws_server
+from support.aws_server import Aws
 from support.relay import reached_through, relay
 from tensorizer_ops import Publisher, errors, follow
 
@@ -24,18 +22,6 @@ from tensorizer_ops import Publisher, errors, follow
 class Place(NamedTuple):
     uri: str
     options: dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
-    with aws_server(tmp_path_factory.mktemp("aws")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def dav(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with dav_server(tmp_path_factory.mktemp("dav")) as url:
-        yield url
 
 
 def state_of(step: int) -> dict[str, torch.Tensor]:
@@ -64,8 +50,7 @@ def place(
 ) -> Place:
     name = tmp_path.name
     if request.param == "s3":
-        keys = {"s3_access_key_id": aws.key_id, "s3_secret_access_key": aws.secret}
-        return Place(f"s3://bucket/{name}", {"s3_endpoint": aws.url, "force_http": "true"} | keys)
+        return Place(f"s3://bucket/{name}", aws.options())
     if request.param == "azure":
         return Place(azure.uri(name), azure.options())
     if request.param == "redis":

@@ -27,6 +27,16 @@ class Aws:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def options(self) -> dict[str, str]:
+        """Return the options of tensorizer_ops to access the server."""
+        return {
+            "s3_endpoint": self.url,
+            "force_http": "true",
+            "s3_access_key_id": self.key_id,
+            "s3_secret_access_key": self.secret,
+            "s3_region": "us-east-1",
+        }
+
     def client(self) -> Any:
         """Return a client of boto3 for S3."""
         return _client("s3", self.url)

@@ -54,6 +54,12 @@ def save_model(folder: Path, seed: int) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
+def ours(uri: object, **settings: str) -> tuple[str, ...]:
+    """Return the arguments that load the weights at a URI with this library."""
+    given = json.dumps({"uri": str(uri), **settings})
+    return ("--load-format", "tensorizer_ops", "--model-loader-extra-config", given)
+
+
 def vllm_environment(folder: Path, ranks: int = 1) -> dict[str, str]:
     """Return the environment of processes that use vLLM. Its caches are in `folder`."""
     given = environment() | {

@@ -20,22 +20,7 @@ from local_servers.s3_server import S3, s3_server
 from local_servers.waiting import wait_until
 from local_servers.web import Web, nginx
 from support.process import run_python
-from support.vllm_server import COMMON, PROMPTS, save_model, serving, started, vllm_environment
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "whole"
-    save_model(folder, seed=1)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def bare(model: Path) -> Path:
-    """The folder of the model without its weights."""
-    folder = model.with_name("bare")
-    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    return folder
+from support.vllm_server import COMMON, PROMPTS, ours, serving, started, vllm_environment
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +52,25 @@ def s3(tmp_path_factory: pytest.TempPathFactory, file: Path) -> Iterator[S3]:
         yield server
 
 
-def ours(uri: object) -> tuple[str, ...]:
-    settings = json.dumps({"uri": str(uri), "verify": "all"})
-    return ("--load-format", "tensorizer_ops", "--model-loader-extra-config", settings)
+def verified(uri: object) -> tuple[str, ...]:
+    return ours(uri, verify="all")
 
 
 def test_a_file(tmp_path: Path, bare: Path, file: Path, usual: list[Any]) -> None:
-    with serving(tmp_path / "server", bare, *ours(file)) as server:
+    with serving(tmp_path / "server", bare, *verified(file)) as server:
         assert server.complete() == usual
 
 
 def test_a_web_server(tmp_path: Path, bare: Path, web: Web, usual: list[Any]) -> None:
     web.requests()
-    with serving(tmp_path / "server", bare, *ours(web.url("m.tensors"))) as server:
+    with serving(tmp_path / "server", bare, *verified(web.url("m.tensors"))) as server:
         assert server.complete() == usual
     assert any("GET /m.tensors" in line for line in web.requests())
 
 
 def test_s3(tmp_path: Path, bare: Path, s3: S3, usual: list[Any]) -> None:
     keys = s3.environment()
-    with serving(tmp_path / "server", bare, *ours(s3.uri("m.tensors")), **keys) as server:
+    with serving(tmp_path / "server", bare, *verified(s3.uri("m.tensors")), **keys) as server:
         assert server.complete() == usual
 
 
@@ -119,7 +103,7 @@ def test_two_ranks(tmp_path: Path, model: Path, bare: Path, file: Path) -> None:
     """They are compared with two ranks: sums of halves are rounded in another way."""
     with serving(tmp_path / "usual", model, ranks=2) as server:
         usual = server.complete()
-    with serving(tmp_path / "ours", bare, *ours(file), ranks=2) as server:
+    with serving(tmp_path / "ours", bare, *verified(file), ranks=2) as server:
         assert server.complete() == usual
 
 
@@ -133,7 +117,7 @@ def test_a_damaged_file_ends_the_server(tmp_path: Path, bare: Path, file: Path, 
     data[start] ^= 1
     damaged = tmp_path / "damaged.tensors"
     damaged.write_bytes(data)
-    with started(tmp_path / "server", bare, *ours(damaged), ranks=ranks) as server:
+    with started(tmp_path / "server", bare, *verified(damaged), ranks=ranks) as server:
         wait_until(lambda: server.process.poll() is not None or server.answers())
         assert server.process.poll() not in (None, 0)
         log = server.log.read_text()

@@ -6,8 +6,6 @@ started with that version. ``make test-vllm`` runs this.
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import sys
 import urllib.error
@@ -21,28 +19,13 @@ import torch
 
 import tensorizer_ops
 from local_servers.dav_server import dav_server
-from support.vllm_server import Server, save_model, serving, vllm_environment
+from support.vllm_server import Server, ours, serving, vllm_environment
 from tensorizer_ops import Publisher
 
 TRANSFER = ("--weight-transfer-config", '{"backend": "tensorizer_ops"}')
 UPDATES = 20
 # Versions whose answers are compared with those of servers that start with them.
 COMPARED = (1, 2, 10, 20)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "whole"
-    save_model(folder, seed=1)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def bare(model: Path) -> Path:
-    """The folder of the model without its weights."""
-    folder = model.with_name("bare")
-    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +41,6 @@ def versions(model: Path) -> dict[int, Path]:
         files[version] = model.with_name(f"{version}.tensors")
         tensorizer_ops.save(files[version], tensors)
     return files
-
-
-def ours(uri: object) -> tuple[str, ...]:
-    settings = json.dumps({"uri": str(uri)})
-    return ("--load-format", "tensorizer_ops", "--model-loader-extra-config", settings)
 
 
 @pytest.fixture(scope="module")

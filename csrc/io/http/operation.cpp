@@ -45,6 +45,10 @@ HttpResult operate(HttpClient& client, HttpOperation& operation, HttpTries& trie
   }
 }
 
+bool is_missing(const HttpOutcome& outcome) {
+  return !outcome.failure && (outcome.answer.status == 404 || outcome.answer.status == 410);
+}
+
 void remove_file(HttpClient& client, Cancel& cancel, std::vector<std::string> headers) {
   HttpOperation removal;
   removal.request.method = "DELETE";
@@ -57,9 +61,7 @@ void remove_file(HttpClient& client, Cancel& cancel, std::vector<std::string> he
     }
     return std::string();
   };
-  removal.is_done = [](const HttpOutcome& outcome) {
-    return !outcome.failure && (outcome.answer.status == 404 || outcome.answer.status == 410);
-  };
+  removal.is_done = &is_missing;
   HttpTries tries(client, "remove");
   operate(client, removal, tries, cancel);
 }

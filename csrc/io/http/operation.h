@@ -34,6 +34,9 @@ struct HttpResult {
 // reports an error in its body, with the root element "Error", counts as status 500.
 HttpResult operate(HttpClient& client, HttpOperation& operation, HttpTries& tries, Cancel& cancel);
 
+// Returns whether the server has answered that there is no file.
+bool is_missing(const HttpOutcome& outcome);
+
 // Removes the file of the client's endpoint, if it exists. `headers`: further lines of the request.
 void remove_file(HttpClient& client, Cancel& cancel, std::vector<std::string> headers = {});
 

@@ -37,7 +37,7 @@ class Swap {
       if (error.kind() == ErrorKind::Cancelled || !is_there()) throw;
       return true;
     }
-    // What the server has may be from a request of ours whose response was lost.
+    // An earlier try may have stored it, and its response was lost.
     return is_there();
   }
 
@@ -49,10 +49,7 @@ class Swap {
     question.request.method = "GET";
     question.request.headers = {"Cache-Control: no-cache"};
     question.longest = kMostSwapped;
-    question.is_done = [&](const HttpOutcome& outcome) {
-      missing = !outcome.failure && (outcome.answer.status == 404 || outcome.answer.status == 410);
-      return missing;
-    };
+    question.is_done = [&](const HttpOutcome& outcome) { return missing = is_missing(outcome); };
     HttpTries tries(client_, "load");
     HttpResult result = operate(client_, question, tries, cancel_);
     if (missing) return std::nullopt;

@@ -11,8 +11,6 @@ namespace tensorizer {
 
 namespace {
 
-// How often to retry when other clients change the keys of the file at the same time.
-constexpr int kMostTries = 100;
 constexpr std::size_t kNamesPerCommand = 1000;
 
 class Commit {
@@ -28,7 +26,7 @@ class Commit {
         header_key_(redis_header_key(address.prefix)) {}
 
   void run() {
-    for (int tries = 0; tries < kMostTries; ++tries) {
+    for (int tries = 0; tries < kMostRedisTries; ++tries) {
       watch();
       check_what_was_written();
       const RedisListing there = list_redis_keys(connection_, address_, cancel_);
@@ -36,16 +34,16 @@ class Commit {
       check_names(there);
       if (replace(there)) return;
     }
-    throw_rivals("save");
+    throw_redis_rivals("save", address_);
   }
 
   void remove() {
-    for (int tries = 0; tries < kMostTries; ++tries) {
+    for (int tries = 0; tries < kMostRedisTries; ++tries) {
       watch();
       const RedisListing there = list_redis_keys(connection_, address_, cancel_);
       if (!is_file(there) || replace(there)) return;
     }
-    throw_rivals("remove");
+    throw_redis_rivals("remove", address_);
   }
 
   void check_target(const RedisListing& there) {
@@ -60,11 +58,6 @@ class Commit {
   }
 
  private:
-  [[noreturn]] void throw_rivals(const std::string& doing) const {
-    throw Error(ErrorKind::Unavailable,
-                "cannot " + doing + " " + address_.label + ": other clients keep saving it");
-  }
-
   bool is_file(const RedisListing& there) const {
     return std::any_of(there.keys.begin(), there.keys.end(),
                        [&](const RedisKey& key) { return key.name == header_key_; });
@@ -169,6 +162,11 @@ class Commit {
 };
 
 }  // namespace
+
+void throw_redis_rivals(const std::string& doing, const RedisAddress& address) {
+  throw Error(ErrorKind::Unavailable,
+              "cannot " + doing + " " + address.label + ": other clients keep saving it");
+}
 
 void check_redis_target(RedisConnection& connection, const RedisAddress& address,
                         const RedisOptions& options, Cancel& cancel) {

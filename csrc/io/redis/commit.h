@@ -20,6 +20,11 @@ struct RedisMove {
   std::uint64_t size;
 };
 
+// How often to try again when other clients change the keys of a file at the same time, and the
+// error after that. `doing`: "save", for the message.
+inline constexpr int kMostRedisTries = 100;
+[[noreturn]] void throw_redis_rivals(const std::string& doing, const RedisAddress& address);
+
 // Throws Error(InvalidArgument) if keys under the prefix may belong to another file, and
 // SystemError (EEXIST) if there is a file and `options` forbid replacing it.
 void check_redis_target(RedisConnection& connection, const RedisAddress& address,

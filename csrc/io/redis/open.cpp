@@ -10,9 +10,6 @@ namespace tensorizer {
 
 namespace {
 
-// How often a file may change that turns out to be the known one again.
-constexpr int kMostRivals = 100;
-
 // Replaces the head of a file that has no tensors, and so consists of it. Returns whether `next` is
 // there now; null if another client has changed it meanwhile.
 std::optional<bool> try_swap(RedisConnection& connection, const RedisClient& client,
@@ -68,11 +65,10 @@ bool swap_redis_file(const std::string& uri, std::optional<ConstBytes> known, Co
   for (;;) {
     try {
       const std::unique_ptr<RedisConnection> connection = client.connect_first(cancel);
-      for (int rivals = 0; rivals < kMostRivals; ++rivals) {
+      for (int each = 0; each < kMostRedisTries; ++each) {
         if (const auto done = try_swap(*connection, client, known, next, cancel)) return *done;
       }
-      throw Error(ErrorKind::Unavailable,
-                  "cannot save " + client.label() + ": other clients keep saving it");
+      throw_redis_rivals("save", client.address());
     } catch (const TemporaryError& error) {
       tries.failed(error, 0, cancel);
     }

@@ -12,7 +12,7 @@
 
 namespace tensorizer::simulation {
 
-// What the server has and two clients want. The other client, too, only replaces the known file.
+// A file that two clients want to replace. The other client, too, replaces only the known one.
 struct Swap {
   explicit Swap(Try& each)
       : run(each),
