@@ -35,7 +35,11 @@ ALLOWED = {
     "io/azure": ["base", "codec", "io", "io/http", "io/upload"],
     "io/redis": ["base", "io"],
     "io/hub": ["base", "codec", "io", "io/http"],
-    "io/places": ["base", "io", "io/local", "io/http", "io/s3", "io/azure", "io/hub", "io/redis"],
+    "io/node": ["base", "codec", "io"],
+    "io/places": [
+        *("base", "io", "io/local", "io/http", "io/s3", "io/azure", "io/hub", "io/redis"),
+        "io/node",
+    ],
     "engine": ["base", "codec", "format", "io", "io/places"],
     "engine/digest": ["base", "codec", "format", "io"],
     "engine/move": ["base", "codec", "format", "io"],

@@ -94,6 +94,10 @@ class Source : public Redactor {
   // files, ETag for HTTP); null if unknown.
   virtual std::optional<std::string> version() const { return std::nullopt; }
 
+  // Returns whether no other content of the file can have the same version(): a server's date has
+  // whole seconds, and a file that was written in the present one may change once more in it.
+  virtual bool is_exact_version() const { return false; }
+
   // Returns the digest that a server keeps of the whole source; null if it keeps none.
   virtual std::optional<WholeDigest> digest() { return std::nullopt; }
 

@@ -25,6 +25,7 @@ class KnownOptions(TypedDict, total=False):
     connect_timeout: str | float
     stall_timeout: str | float
     timeout: str | float
+    node_folder: str | float
     connections: str | float
     chunk_size: str | float
     retries: str | float

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -28,6 +29,9 @@ _ARGUMENT = "--model-loader-extra-config"
 
 # Tensors below this size, in bytes, are loaded whole: a request for a part takes longer.
 _SMALL = 1 << 20
+
+# For how many seconds, at least, what this process has fetched stays on the node for others.
+_FOR_OTHERS = 60.0
 
 # One of several files of a model.
 _PART = re.compile(r"(.*?)\d+-of-(\d+)\.tensors")
@@ -62,9 +66,12 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
     Args:
         model: the place of the files, unless the settings have one.
     """
+    files = _files(settings.uri or model, settings.options)
+    if "node_folder" in settings.options:
+        _keep_open([Reader(place, **settings.how) for place in files])
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
     places: dict[str, str] = {}
-    for place in _files(settings.uri or model, settings.options):
+    for place in files:
         found = iterate(place, **settings.how) if alone else _in_parts(place, settings.how)
         for name, tensor in found:
             if name in places:
@@ -74,6 +81,18 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
                 )
             places[name] = place
             yield name, tensor
+
+
+def _keep_open(readers: list[Reader]) -> None:
+    def close() -> None:
+        for reader in readers:
+            reader.close()
+
+    for reader in readers:
+        len(reader)  # opens the file
+    timer = threading.Timer(_FOR_OTHERS, close)
+    timer.daemon = True
+    timer.start()
 
 
 def _files(uri: str, options: Mapping[str, str]) -> list[str]:

@@ -58,6 +58,7 @@ class HttpSource final : public Source {
     return object_.etag + " " + object_.last_modified + " " +
            std::to_string(object_.size.value_or(0));
   }
+  bool is_exact_version() const override { return validated_; }
   std::optional<WholeDigest> digest() override { return client_.endpoint().digest(); }
   bool sequential() const override { return sequential_ != nullptr; }
   bool remote() const override { return !sequential(); }

@@ -12,6 +12,7 @@
 #include "io/http/open.h"
 #include "io/hub/open.h"
 #include "io/local/open.h"
+#include "io/node/open.h"
 #include "io/place_kind.h"
 #include "io/redis/open.h"
 #include "io/s3/open.h"
@@ -25,6 +26,11 @@ namespace {
 // A new kind takes one entry.
 constexpr const PlaceKind* kKinds[] = {&local_files, &local_descriptors, &web_servers, &s3_objects,
                                        &azure_blobs, &hub_files,         &redis_files};
+
+// What each process fetches first of a file that it shares with others: its version comes with it.
+constexpr std::uint64_t kFirstOnNode = 4 << 10;
+// After this time, the date of a file is in the past.
+constexpr auto kUntilExact = std::chrono::milliseconds(1100);
 
 // A scheme, and the kind of place that it is of.
 struct Found {
@@ -140,7 +146,17 @@ void refuse_trailing_slash(const PlaceKind& kind, const std::string& uri) {
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel) {
   cancel.check();
-  return kind_of(uri, options.given).open_source(uri, options, cancel);
+  const PlaceKind& kind = kind_of(uri, options.given);
+  const std::string folder = options_from(options.given, &node_options).folder;
+  if (folder.empty() || !kind.on_server) return kind.open_source(uri, options, cancel);
+  SourceOptions first = options;
+  first.end = std::min(options.end, options.begin + kFirstOnNode);
+  std::shared_ptr<Source> file = kind.open_source(uri, first, cancel);
+  if (file->version() && !file->is_exact_version()) {
+    cancel.sleep(kUntilExact);
+    file = kind.open_source(uri, first, cancel);
+  }
+  return node_source(std::move(file), folder, cancel);
 }
 
 std::optional<std::string> sibling_uri(const std::string& uri, const std::string& name,
@@ -223,7 +239,7 @@ std::unique_ptr<SharedSink> open_shared_sink(const std::string& uri,
 }
 
 std::vector<Option> place_options(OptionList& given) {
-  std::vector<Option> all;
+  std::vector<Option> all = checks<&node_options>();
   for (const PlaceKind* kind : kKinds) {
     if (kind->options == nullptr) continue;
     for (Option& option : kind->options()) {

@@ -1,0 +1,138 @@
+#include "io/node/open.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "io/node/node_file.h"
+#include "io/uri.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::uint64_t kBlock = NodeFile::kBlock;
+// How long to wait before looking again for blocks that others fetch.
+constexpr auto kLook = std::chrono::milliseconds(1);
+
+// Returns the bytes from `begin` to `end` of the pieces.
+std::vector<Bytes> part_of(std::span<const Bytes> pieces, std::uint64_t begin, std::uint64_t end) {
+  std::vector<Bytes> part;
+  std::uint64_t at = 0;
+  for (const Bytes piece : pieces) {
+    const std::uint64_t from = std::clamp(begin, at, at + piece.size());
+    const std::uint64_t to = std::clamp(end, from, at + piece.size());
+    if (to > from) part.push_back(piece.subspan(from - at, to - from));
+    at += piece.size();
+  }
+  return part;
+}
+
+class NodeSource final : public ForwardingSource {
+ public:
+  NodeSource(std::shared_ptr<Source> file, std::uint64_t size, const std::string& folder,
+             const std::string& content, Cancel& cancel)
+      : ForwardingSource(std::move(file)), size_(size), node_(folder, content, size, cancel) {}
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::uint64_t wanted = total_size(pieces);
+    const std::uint64_t there = size_ - std::min(offset, size_);
+    if (wanted > there) throw_source_ended(label(), size_, wanted - there);
+    fill(offset, pieces, cancel);
+  }
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    const std::uint64_t there = size_ - std::min(offset, size_);
+    const Bytes piece = out.first(std::min<std::uint64_t>(out.size(), there));
+    fill(offset, {&piece, 1}, cancel);
+    return piece.size();
+  }
+
+  bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    if (!file_->read_anew(offset, out, cancel)) return false;
+    node_.replace(offset, out, cancel);
+    return true;
+  }
+
+  std::optional<WholeDigest> digest() override { return file_->digest(); }
+
+ private:
+  void fill(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+    const std::uint64_t end = offset + total_size(pieces);
+    const std::uint64_t first = offset / kBlock;
+    std::vector<bool> filled(align_up(end, kBlock) / kBlock - first);
+    while (!fill_rest(offset, pieces, first, filled, cancel)) cancel.sleep(kLook);
+  }
+
+  // Fills the blocks from `first` on that are not in `filled` and that nobody else fetches. Returns
+  // whether all are filled then.
+  bool fill_rest(std::uint64_t offset, std::span<const Bytes> pieces, std::uint64_t first,
+                 std::vector<bool>& filled, Cancel& cancel) {
+    auto next = std::ranges::find(filled, false);
+    while (next != filled.end()) {
+      const auto stop = std::find(next, filled.end(), true);
+      const auto number = [&](auto at) {
+        return first + static_cast<std::uint64_t>(at - filled.begin());
+      };
+      const NodeFile::Run run = node_.next(number(next), number(stop), cancel);
+      const auto past = next + static_cast<std::ptrdiff_t>(run.end - run.begin);
+      if (run.state == NodeFile::State::Claimed) fetch(run, offset, pieces, cancel);
+      if (run.state == NodeFile::State::There) copy(run, offset, pieces, cancel);
+      if (run.state != NodeFile::State::Awaited) std::fill(next, past, true);
+      next = std::find(past, filled.end(), false);
+    }
+    return std::ranges::find(filled, false) == filled.end();
+  }
+
+  void copy(const NodeFile::Run& run, std::uint64_t offset, std::span<const Bytes> pieces,
+            Cancel& cancel) {
+    const std::uint64_t begin = std::max(run.begin * kBlock, offset);
+    const std::uint64_t end = std::min(run.end * kBlock, offset + total_size(pieces));
+    node_.read(begin, part_of(pieces, begin - offset, end - offset), cancel);
+  }
+
+  // Fetches whole blocks: into the pieces, and what is in front of them and behind them.
+  void fetch(const NodeFile::Run& run, std::uint64_t offset, std::span<const Bytes> pieces,
+             Cancel& cancel) {
+    const std::uint64_t begin = run.begin * kBlock;
+    const std::uint64_t end = std::min(run.end * kBlock, size_);
+    const std::uint64_t from = std::max(begin, offset);
+    const std::uint64_t to = std::min(end, offset + total_size(pieces));
+    std::vector<std::byte> front(from - begin);
+    std::vector<std::byte> back(end - to);
+    std::vector<Bytes> all = part_of(pieces, from - offset, to - offset);
+    all.insert(all.begin(), Bytes(front));
+    all.emplace_back(back);
+    file_->read(begin, all, cancel);
+    node_.put(run, std::vector<ConstBytes>(all.begin(), all.end()), cancel);
+  }
+
+  const std::uint64_t size_;
+  const NodeFile node_;
+};
+
+}  // namespace
+
+std::vector<Option> node_options(NodeOptions& options) {
+  Option folder = text_option("node_folder", "a folder of this machine", options.folder);
+  folder.use = OptionUse::Load;
+  return {folder};
+}
+
+std::unique_ptr<Source> node_source(std::shared_ptr<Source> file, const std::string& folder,
+                                    Cancel& cancel) {
+  const std::optional<std::uint64_t> size = file->size();
+  const std::optional<std::string> version = file->version();
+  if (!size || !version || !file->is_exact_version() || file->sequential()) {
+    throw Error(ErrorKind::InvalidArgument,
+                file->label() +
+                    ": option 'node_folder' needs a server that supports ranges and tells the "
+                    "version of a file by an ETag or a date, and this one does not");
+  }
+  const std::string content = file->label() + '\n' + *version;
+  return std::make_unique<NodeSource>(std::move(file), *size, expand_home(folder), content, cancel);
+}
+
+}  // namespace tensorizer
