@@ -130,13 +130,13 @@ def _in_parts(place: str, how: Mapping[str, Any]) -> Iterator[tuple[str, torch.T
     small = [name for name, size in sizes.items() if size < _SMALL]
     loaded = iterate(place, names=small, **how) if small else iter(())
     for name, size in sizes.items():
-        yield next(loaded) if size < _SMALL else (name, Weight(_Stored(reader, name)))
+        yield next(loaded) if size < _SMALL else (name, Weight(Stored(reader, name)))
 
 
 Index = tuple[range | int, ...]  # a part of a tensor, by dimension
 
 
-class _Stored:
+class Stored:
     """A tensor of a file, which all its parts share."""
 
     def __init__(self, reader: Reader, name: str) -> None:
@@ -182,12 +182,12 @@ class Weight(torch.Tensor):
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    _stored: _Stored
+    _stored: Stored
     _index: Index
     _part: torch.Tensor | None
 
     @staticmethod
-    def __new__(cls, stored: _Stored, index: Index | None = None) -> Weight:
+    def __new__(cls, stored: Stored, index: Index | None = None) -> Weight:
         index = stored.everything if index is None else index
         shape, strides, offset = [], [], 0
         for part, stride in zip(index, stored.strides, strict=True):
@@ -229,8 +229,11 @@ class Weight(torch.Tensor):
         """Return the elements in memory that all parts of the tensor share."""
         return self._stored.whole()[_as_slices(self._index)]
 
+    def _copy_to(self, target: torch.Tensor, *rest: Any, **kwargs: Any) -> None:
+        """Copy the elements, and keep nothing."""
+        target.copy_(self._to_copy(target.device), *rest, **kwargs)
+
     def _to_copy(self, device: torch.device) -> torch.Tensor:
-        """Return the elements on a device, and keep nothing."""
         if device.type == "meta":
             return torch.empty(self.shape, dtype=self.dtype, device=device)
         part = self._stored.loaded(self._index)
@@ -246,7 +249,7 @@ class Weight(torch.Tensor):
         part = cast(range, self._index[place])[index]
         if isinstance(part, range) and not part:
             part = range(0)
-        return Weight(self._stored, (*self._index[:place], part, *self._index[place + 1 :]))
+        return type(self)(self._stored, (*self._index[:place], part, *self._index[place + 1 :]))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -266,7 +269,8 @@ class Weight(torch.Tensor):
             return _VIEWS[func](*args)
         if func is torch.ops.aten.copy_.default and not isinstance(args[0], Weight):
             target, source, *rest = args
-            return func(target, source._to_copy(target.device), *rest, **kwargs)
+            source._copy_to(target, *rest, **kwargs)
+            return target
         declared = func._schema.arguments
         shared = {argument.name for argument in declared if argument.alias_info is not None}
         names = [argument.name for argument in declared]
@@ -293,8 +297,8 @@ def _split_evenly(weight: Weight, size: int, dim: int = 0) -> list[Weight]:
 _aten = torch.ops.aten
 # The operations that read nothing.
 _VIEWS: dict[Any, Callable[..., Weight | list[Weight]]] = {
-    _aten.alias.default: lambda weight: Weight(weight._stored, weight._index),
-    _aten.detach.default: lambda weight: Weight(weight._stored, weight._index),
+    _aten.alias.default: lambda weight: type(weight)(weight._stored, weight._index),
+    _aten.detach.default: lambda weight: type(weight)(weight._stored, weight._index),
     _aten.select.int: lambda weight, dim, i: weight._indexed(dim, i),
     _aten.slice.Tensor: lambda weight, dim=0, start=None, end=None, step=1: weight._indexed(
         dim, slice(start, end, step)

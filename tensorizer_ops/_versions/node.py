@@ -15,6 +15,7 @@ from pathlib import Path
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.targets import Target, to_uri
+from tensorizer_ops._versions.elements import NotInPlace, write_changes
 from tensorizer_ops._versions.follower import follow
 from tensorizer_ops._versions.listing import logger
 
@@ -71,6 +72,10 @@ class Node:
             time.sleep(min(self._interval, 0.05))
         return path
 
+    def changes(self, older: int, newer: int) -> Path:
+        """Return the file of what differs between versions, which need not exist."""
+        return self._folder / f"changes-{older}-{newer}.tensors"
+
     def close(self) -> None:
         """End following. The last process of the node that does so removes the files."""
         self._stop.set()
@@ -114,6 +119,17 @@ class Node:
             link = self._folder / "link"
             link.unlink(missing_ok=True)
             os.link(newest, link)
+            there = self._there()
+            if there and version.number > there[-1]:
+                self._write_changes(there[-1], version.number, link)
             os.replace(link, self._path(version.number))
             for old in self._there()[:-_KEPT]:
                 self._path(old).unlink()
+
+    def _write_changes(self, older: int, newer: int, file: Path) -> None:
+        for last in self._folder.glob("changes-*"):
+            last.unlink()
+        try:
+            write_changes(self._path(older), file, self.changes(older, newer))
+        except NotInPlace as error:
+            logger.info("version %d will be loaded as a whole: %s", newer, str(error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ import torch.distributed as dist
 from vllm.distributed import get_world_group
 from vllm.distributed.weight_transfer import WeightTransferEngine
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.logger import init_logger
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
@@ -23,8 +27,11 @@ from vllm.model_executor.model_loader.reload import (
 
 from tensorizer_ops import errors
 from tensorizer_ops._front.serving import Settings, weights
-from tensorizer_ops._versions.listing import logger
+from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.node import Node
+
+# vLLM shows the records of its own loggers.
+logger = init_logger("vllm.tensorizer_ops")
 
 
 @dataclass
@@ -63,6 +70,17 @@ def _all_succeed(work: Callable[[], None]) -> bool:
     if failed and world.rank_in_group == world.world_size - 1:
         raise error or RuntimeError(failed[0])
     return not failed
+
+
+def _has_plain_weights(model: torch.nn.Module) -> bool:
+    """Return whether the weights of a model are those of files, and nothing is made of them."""
+    plain = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, type(None))
+    for module in model.modules():
+        if type(getattr(module, "quant_method", None)) not in plain:
+            return False
+        if hasattr(module, "kv_b_proj"):  # attention that keeps products of it
+            return False
+    return all(parameter.numel() > 0 for parameter in model.parameters())
 
 
 class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
@@ -106,7 +124,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         since = time.monotonic()
         done = False
         try:
-            done = _all_succeed(lambda: self._take_over(paths[0]))
+            done = _all_succeed(lambda: self._take_over(version, paths[0]))
         finally:
             if not done:
                 self._put_back()
@@ -117,9 +135,13 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
                 )
         if done:
             self._version, self._between = version, []
-            logger.info("version %d was taken over in %.3f s", version, time.monotonic() - since)
+            how = "by layers" if self._is_reloading else "by elements"
+            seconds = time.monotonic() - since
+            logger.info("version %d was taken over %s in %.3f s", version, how, seconds)
 
-    def _take_over(self, path: str) -> None:
+    def _take_over(self, version: int, path: str) -> None:
+        if self._replace_elements(version, path):
+            return
         wanted = {name for name, _ in self.model.named_parameters()}
         if not self._is_reloading:
             initialize_layerwise_reload(self.model)
@@ -128,6 +150,22 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         loaded = self.model.load_weights(weights(Settings({"uri": path}), path))
         if loaded is not None and (missing := sorted(wanted - loaded)):
             raise errors.InvalidArgument(f"{path!r} lacks the tensor {missing[0]!r}")
+
+    def _replace_elements(self, version: int, path: str) -> bool:
+        """Put what differs from the last version in place, if the weights are that version."""
+        assert self._node is not None
+        if self._version is None or self._between or self._is_reloading:
+            return False
+        changes = self._node.changes(self._version, version)
+        if not (changes.exists() and _has_plain_weights(self.model)):
+            return False
+        try:
+            with torch.no_grad():
+                self.model.load_weights(changed_weights(changes, Path(path)))
+        except (NotInPlace, errors.NotFound) as error:  # the next version may remove the changes
+            logger.warning("all of version %d is loaded: %s", version, str(error))
+            return False
+        return True
 
     def _put_back(self) -> None:
         """Give modules that did not get all of their weights the ones that they had."""

@@ -24,7 +24,7 @@ from local_servers.web import nginx
 from support.process import run_python
 from support.ranks import run_ranks
 from support.samples import assert_same
-from tensorizer_ops._front.serving import Settings, Weight, _Stored, weights
+from tensorizer_ops._front.serving import Settings, Stored, Weight, weights
 
 ROWS, COLUMNS = 64, 48
 
@@ -73,7 +73,7 @@ def plain() -> torch.Tensor:
 def make(tmp_path: Path, plain: torch.Tensor) -> Iterator[Callable[[], Weight]]:
     tensorizer_ops.save(tmp_path / "m.tensors", {"w": plain})
     with tensorizer_ops.Reader(tmp_path / "m.tensors") as reader:
-        yield lambda: Weight(_Stored(reader, "w"))
+        yield lambda: Weight(Stored(reader, "w"))
 
 
 def test_operations_give_what_those_of_plain_tensors_give(

@@ -54,7 +54,7 @@ def save_model(folder: Path, seed: int) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
-def ours(uri: object, **settings: str) -> tuple[str, ...]:
+def ours(uri: object, **settings: Any) -> tuple[str, ...]:
     """Return the arguments that load the weights at a URI with this library."""
     given = json.dumps({"uri": str(uri), **settings})
     return ("--load-format", "tensorizer_ops", "--model-loader-extra-config", given)
@@ -70,10 +70,13 @@ def vllm_environment(folder: Path, ranks: int = 1) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if ranks > 1:
-        cpus = sorted(os.sched_getaffinity(0))
-        given["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(cpu) for cpu in cpus[:ranks])
-    return given
+    return given | (one_cpu_each() if ranks > 1 else {})
+
+
+def one_cpu_each() -> dict[str, str]:
+    """Return the variable that binds each of two workers to a CPU of its own."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, cpus[:2]))}
 
 
 @dataclass

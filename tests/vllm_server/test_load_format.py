@@ -20,7 +20,15 @@ from local_servers.s3_server import S3, s3_server
 from local_servers.waiting import wait_until
 from local_servers.web import Web, nginx
 from support.process import run_python
-from support.vllm_server import COMMON, PROMPTS, ours, serving, started, vllm_environment
+from support.vllm_server import (
+    COMMON,
+    PROMPTS,
+    one_cpu_each,
+    ours,
+    serving,
+    started,
+    vllm_environment,
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +107,38 @@ def test_without_a_server(
     assert json.loads(done.stdout.splitlines()[-1]) == [tokens for tokens, _ in usual]
 
 
-def test_two_ranks(tmp_path: Path, model: Path, bare: Path, file: Path) -> None:
+def fetched(web: Web) -> int:
+    """Return the bytes of the file that the server has sent."""
+    lines = [line for line in web.requests() if "/m.tensors" in line]
+    return sum(int(line.split('"')[2].split()[1]) for line in lines)
+
+
+def test_two_ranks(tmp_path: Path, model: Path, bare: Path, file: Path, web: Web) -> None:
     """They are compared with two ranks: sums of halves are rounded in another way."""
     with serving(tmp_path / "usual", model, ranks=2) as server:
         usual = server.complete()
     with serving(tmp_path / "ours", bare, *verified(file), ranks=2) as server:
         assert server.complete() == usual
+    fetched(web)
+    with serving(tmp_path / "shared", bare, *shared(web, tmp_path / "node"), ranks=2) as server:
+        assert server.complete() == usual
+    assert fetched(web) <= 1.02 * file.stat().st_size
+
+
+def shared(web: Web, node: Path) -> tuple[str, ...]:
+    return ours(web.url("m.tensors"), verify="all", options={"node_folder": str(node)})
+
+
+@pytest.mark.parametrize("kind", ["data-parallel-size", "pipeline-parallel-size"])
+def test_engines_and_stages_fetch_each_byte_once(
+    tmp_path: Path, bare: Path, file: Path, web: Web, usual: list[Any], kind: str
+) -> None:
+    fetched(web)
+    arguments = [*shared(web, tmp_path / "node"), f"--{kind}", "2"]
+    with serving(tmp_path / "server", bare, *arguments, **one_cpu_each()) as server:
+        if kind == "data-parallel-size":  # stages only load here: vLLM cannot run them on CPUs
+            assert server.complete() == usual
+    assert fetched(web) <= 1.02 * file.stat().st_size
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

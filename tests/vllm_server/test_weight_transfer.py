@@ -6,11 +6,14 @@ started with that version. ``make test-vllm`` runs this.
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,9 @@ import torch
 
 import tensorizer_ops
 from local_servers.dav_server import dav_server
-from support.vllm_server import Server, ours, serving, vllm_environment
+from local_servers.s3_server import s3_server
+from local_servers.waiting import wait_until
+from support.vllm_server import Server, ours, serving, started, vllm_environment
 from tensorizer_ops import Publisher
 
 TRANSFER = ("--weight-transfer-config", '{"backend": "tensorizer_ops"}')
@@ -104,6 +109,50 @@ def test_updates_of_a_running_server(
         assert len(list(node.rglob("version-*.tensors"))) == 2
 
 
+# A plugin that keeps vLLM from packing the weights of linear layers, as it does on CPUs.
+PLAIN = """
+def register():
+    from vllm import _custom_ops
+    _custom_ops._supports_onednn = False
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> dict[str, str]:
+    """The environment of a server whose weights are as in files."""
+    info = tmp_path / "plugins" / "plain_weights-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plain-weights\nVersion: 1\n")
+    plugin = "[vllm.general_plugins]\nplain = plain_weights:register\n"
+    (info / "entry_points.txt").write_text(plugin)
+    (info.parent / "plain_weights.py").write_text(PLAIN)
+    return {"PYTHONPATH": f"{info.parent}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_elements_change_in_place(
+    tmp_path: Path, bare: Path, versions: dict[int, Path], plain: dict[str, str], ranks: int
+) -> None:
+    place = str(tmp_path / "run")
+    first = [*ours(versions[0]), *TRANSFER]
+    with (
+        serving(
+            tmp_path / "server", bare, *first, ranks=ranks, VLLM_SERVER_DEV_MODE="1", **plain
+        ) as server,
+        Publisher(place) as publisher,
+    ):
+        begin(server, place, tmp_path / "node")
+        for step in (1, 2, 3):
+            publisher.publish(versions[step], step=step)
+            update(server, step)
+        found = server.complete()
+        log = server.log.read_text()
+    for step, how in {1: "layers", 2: "elements", 3: "elements"}.items():
+        assert log.count(f"version {step} was taken over by {how} in") == ranks, log
+    with serving(tmp_path / "other", bare, *ours(versions[3]), ranks=ranks, **plain) as server:
+        assert server.complete() == found
+
+
 def test_what_cannot_be_taken_over(
     tmp_path: Path, bare: Path, versions: dict[int, Path], expected: dict[int, list[Any]]
 ) -> None:
@@ -180,3 +229,52 @@ def test_two_ranks_share_what_one_follows(
         assert not folder.exists()
     with serving(tmp_path / "started", bare, *ours(versions[2]), ranks=2) as server:
         assert server.complete() == found
+
+
+TRAINER = """
+import itertools, json, sys
+from tensorizer_ops import Publisher
+place, options, *files = sys.argv[1:]
+with Publisher(place, fenced=False, options=json.loads(options), whole_every=4) as publisher:
+    for step in itertools.count():
+        print(publisher.publish(files[step % len(files)], step=step).number, flush=True)
+"""
+
+
+def test_trainer_and_server_are_killed(
+    tmp_path: Path, bare: Path, versions: dict[int, Path], expected: dict[int, list[Any]]
+) -> None:
+    """Others go on where they were: the weights come from S3, and stay on the node."""
+    with s3_server(tmp_path / "s3") as s3:
+        place, options = s3.uri("run"), s3.options()
+        server_arguments = [*ours(versions[0]), *TRANSFER]
+
+        def start(name: str) -> AbstractContextManager[Server]:
+            variables = s3.environment() | {"VLLM_SERVER_DEV_MODE": "1"}
+            return started(tmp_path / name, bare, *server_arguments, **variables)
+
+        with start("server") as server:
+            files = [str(versions[1]), str(versions[2])]
+            trainer = subprocess.Popen(
+                [sys.executable, "-c", TRAINER, place, json.dumps(options), *files],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert trainer.stdout is not None
+            wait_until(server.answers, server.process, server.log)
+            init = {"uri": place, "folder": str(tmp_path / "node"), "options": options}
+            server.post("/init_weight_transfer_engine", {"init_info": init})
+            last = [int(trainer.stdout.readline()) for _ in range(5)][-1]
+            trainer.kill()
+            trainer.wait()
+            with Publisher(place, fenced=False, options=options) as publisher:
+                version = publisher.publish(versions[10], step=10).number
+                assert version > last
+            update(server, version)
+            assert server.complete() == expected[10]
+        # Its end was SIGKILL, for all of its processes.
+        with start("other") as server:
+            wait_until(server.answers, server.process, server.log)
+            server.post("/init_weight_transfer_engine", {"init_info": init})
+            update(server, version)
+            assert server.complete() == expected[10]
