@@ -131,5 +131,5 @@ class Node:
             last.unlink()
         try:
             write_changes(self._path(older), file, self.changes(older, newer))
-        except NotInPlace as error:
+        except (NotInPlace, errors.Error) as error:  # such as no space for it
             logger.info("version %d will be loaded as a whole: %s", newer, str(error))

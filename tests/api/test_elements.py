@@ -10,12 +10,14 @@ import torch
 
 import tensorizer_ops
 from support.samples import assert_same
+from tensorizer_ops import Publisher
 from tensorizer_ops._versions.elements import (
     ChangedWeight,
     NotInPlace,
     changed_weights,
     write_changes,
 )
+from tensorizer_ops._versions.node import Node
 
 ROWS, COLUMNS = 64, 48
 DTYPES = [
@@ -139,3 +141,23 @@ def test_elements_without_integers_of_their_size(tmp_path: Path) -> None:
     old = {"w": torch.ones(9, dtype=torch.complex128)}
     with pytest.raises(NotInPlace, match="complex128"):
         saved(tmp_path, old, {"w": changed(old["w"])})
+
+
+def test_a_node_keeps_what_differs_from_the_version_before(tmp_path: Path) -> None:
+    old = {"w": torch.randn(10_000)}
+    new = {"w": changed(old["w"])}
+    with Publisher(tmp_path / "run") as publisher:
+        node = Node(tmp_path / "run", str(tmp_path / "node"), {}, 0.01)
+        try:
+            for number, state in enumerate((old, new, old, {"w": -old["w"]}), 1):
+                publisher.publish(state, step=number)
+                node.file(number, 60)
+                there = [f"changes-{number - 1}-{number}.tensors"] if number in (2, 3) else []
+                assert [path.name for path in node.changes(0, 0).parent.glob("changes*")] == there
+                if number == 3:
+                    target = new["w"].clone()
+                    found = changed_weights(node.changes(2, 3), node.file(3, 0))
+                    target.copy_(dict(found)["w"])
+                    assert torch.equal(target.view(torch.int32), old["w"].view(torch.int32))
+        finally:
+            node.close()
