@@ -84,7 +84,7 @@ def test_another_base_stays_as_it_is(
     state = on_device(base)
     damage(state)
     before = {name: tensor.cpu().clone() for name, tensor in state.items()}
-    with pytest.raises(errors.InvalidArgument, match="not the model that it was made from|large"):
+    with pytest.raises(errors.InvalidArgument, match="not the model that it was made"):
         tensorizer_ops.apply(delta, state)
     for name, tensor in state.items():
         assert same(tensor.cpu(), before[name])
