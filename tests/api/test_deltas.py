@@ -154,6 +154,29 @@ def test_ties_stay(tmp_path: Path) -> None:
     assert files[3].stat().st_size == files[1].stat().st_size
 
 
+OLD, OTHER = torch.ones(3000), torch.arange(3000.0)
+
+
+@pytest.mark.parametrize("ending", ["tensors", "safetensors"])
+@pytest.mark.parametrize(
+    "base",
+    [{"a": OLD}, {"b": OLD}, {"a": torch.ones(3), "b": OLD}, {"a": OLD, "b": OTHER}],
+    ids=["second missing", "first missing", "first smaller", "untied"],
+)
+def test_tensors_that_the_new_model_ties(tmp_path: Path, base: Model, ending: str) -> None:
+    new = OLD + 1e-6
+    files = [tmp_path / name for name in ("a.tensors", "b.tensors", f"d.{ending}", "o.tensors")]
+    tensorizer_ops.save(files[0], base)
+    tensorizer_ops.save(files[1], {"a": new, "b": new}, options={"share": "true"})
+    tensorizer_ops.delta(*files[:3])
+    tensorizer_ops.apply(files[2], files[0], files[3])
+    assert digest(files[3]) == digest(files[1])
+    if [tensor.shape for tensor in base.values()] == [OLD.shape] * 2:
+        memory = {name: tensor.clone() for name, tensor in base.items()}
+        assert tensorizer_ops.apply(files[2], memory)
+        assert memory["a"].equal(new) and memory["b"].equal(new)
+
+
 def test_the_base_is_replaced(folder: Path) -> None:
     base = folder / "older.tensors"
     assert tensorizer_ops.apply(folder / "delta.tensors", base)
