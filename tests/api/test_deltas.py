@@ -160,17 +160,22 @@ OLD, OTHER = torch.ones(3000), torch.arange(3000.0)
 @pytest.mark.parametrize("ending", ["tensors", "safetensors"])
 @pytest.mark.parametrize(
     "base",
-    [{"a": OLD}, {"b": OLD}, {"a": torch.ones(3), "b": OLD}, {"a": OLD, "b": OTHER}],
-    ids=["second missing", "first missing", "first smaller", "untied"],
+    [
+        *({"a": OLD}, {"b": OLD}, {"a": torch.ones(3), "b": OLD}, {"a": OLD, "b": OTHER}),
+        {"a": OLD, "b": OLD},
+    ],
+    ids=["second missing", "first missing", "first smaller", "untied", "tied"],
 )
 def test_tensors_that_the_new_model_ties(tmp_path: Path, base: Model, ending: str) -> None:
     new = OLD + 1e-6
     files = [tmp_path / name for name in ("a.tensors", "b.tensors", f"d.{ending}", "o.tensors")]
-    tensorizer_ops.save(files[0], base)
+    tensorizer_ops.save(files[0], base, options={"share": "true"})
     tensorizer_ops.save(files[1], {"a": new, "b": new}, options={"share": "true"})
     tensorizer_ops.delta(*files[:3])
-    tensorizer_ops.apply(files[2], files[0], files[3])
+    tensorizer_ops.apply(files[2], files[0], files[3], threads=2)
     assert digest(files[3]) == digest(files[1])
+    kinds = {tensor.name.partition("/")[0] for tensor in tensorizer_ops.info(files[2]).tensors}
+    assert kinds == {"changes" if base.get("a") is base.get("b") else "whole"}
     if [tensor.shape for tensor in base.values()] == [OLD.shape] * 2:
         memory = {name: tensor.clone() for name, tensor in base.items()}
         assert tensorizer_ops.apply(files[2], memory)
