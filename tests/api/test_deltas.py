@@ -453,6 +453,31 @@ def test_what_is_no_delta_or_no_model(folder: Path) -> None:
         tensorizer_ops.apply(later, older, out)
 
 
+def test_what_a_delta_may_not_have(folder: Path) -> None:
+    older, delta = folder / "older.tensors", folder / "delta.tensors"
+    memory = tensorizer_ops.load(older, copy=True)
+    has = tensorizer_ops.load(delta)
+    metadata = tensorizer_ops.info(delta).metadata
+    for more, message in (
+        ({"more": torch.ones(1)}, "'more' .* has a name that no tensor of a delta has"),
+        ({"whole/bias": memory["bias"]}, "the new model's 'bias' too"),
+    ):
+        wrong = folder / "wrong.tensors"
+        tensorizer_ops.save(wrong, {**has, **more}, metadata=metadata)
+        for base in (older, memory):
+            with pytest.raises(InvalidFormat, match=message):
+                tensorizer_ops.apply(wrong, base)
+    # Those without data are in the delta in whole.
+    wrong = folder / "wrong.tensors"
+    has["changes/none"] = torch.empty(0, dtype=torch.uint8)
+    del has["whole/none"]
+    tensorizer_ops.save(wrong, has, metadata=metadata)
+    for base in (older, memory):
+        with pytest.raises(InvalidFormat, match=r"'changes/none'.*tensor without data"):
+            tensorizer_ops.apply(wrong, base)
+    assert tensorizer_ops.apply(delta, memory)
+
+
 def test_a_file_that_is_read_is_not_written_in_place(folder: Path) -> None:
     older, newer, delta = (folder / f"{name}.tensors" for name in ("older", "newer", "delta"))
     for target in (older, delta):

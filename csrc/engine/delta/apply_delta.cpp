@@ -166,6 +166,7 @@ Recipe ApplyOrigin::changed(std::uint32_t number, std::string_view name) {
     }
   }();
   const Entry& entry = base_.catalogue().entries()[base];
+  require_data(delta_, number, entry.data_size);
   const bool keeps = !is_changed_[base];
   is_changed_[base] = true;
   return {base, *entry.dtype, entry.shape, entry.data_size, keeps};

@@ -82,6 +82,7 @@ std::vector<Changing> match(OpenFile& delta, const std::vector<std::string>& nam
     const Entry& entry = delta.entry(i);
     Changing changing{names[found->second], tensor, delta.entry_number(i)};
     changing.whole = entry.name.starts_with(kWholePrefix);
+    if (!changing.whole) require_data(delta, changing.entry, changing.size());
     changing.dtype = format_dtype(tensor.scalar_type(), name);
     const at::IntArrayRef shape(entry.shape.data(), entry.shape.size());
     if (changing.whole && (delta.dtype(i) != changing.dtype || tensor.sizes() != shape)) {
