@@ -23,6 +23,7 @@ inline constexpr std::string_view kWholePrefix = "whole/";
 inline constexpr std::string_view kDeltaKey = "tensorizer_ops.delta";  // its version, which is "1"
 inline constexpr std::string_view kBaseKey = "tensorizer_ops.delta.base";
 inline constexpr std::string_view kTargetKey = "tensorizer_ops.delta.target";
+inline constexpr std::string_view kTargetSizeKey = "tensorizer_ops.delta.size";  // for people
 bool is_delta_key(std::string_view key) noexcept;
 
 // The digests of both models.

@@ -386,6 +386,9 @@ void make_delta(OpenFile& base, OpenFile& fresh, RewriteRequest request, Progres
   metadata.emplace_back(kDeltaKey, "1");
   metadata.emplace_back(kBaseKey, to_text(older.digest(cancel)));
   metadata.emplace_back(kTargetKey, to_text(newer.digest(cancel)));
+  std::uint64_t size = 0;
+  for (const Entry& entry : fresh.catalogue().entries()) size += entry.data_size;
+  metadata.emplace_back(kTargetSizeKey, std::to_string(size));
   request.metadata = std::move(metadata);
   request.options.memory_ceiling = memory / 4;
   rewrite(fresh, origin, request, progress, cancel);
