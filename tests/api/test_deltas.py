@@ -426,7 +426,8 @@ def test_what_cannot_be_changed_in_memory(folder: Path) -> None:
         (without, "'bias', which is not among"),
         ({**memory, "more": torch.ones(1)}, "7 tensors in memory, and the new model has 6"),
         ({**memory, "bias": torch.empty(513, device="meta")}, "meta device"),
-        ({**memory, "bias": 3}, "'bias'"),
+        ({**memory, "bias": "x"}, r"base\['bias'\] is str, and must be a tensor"),
+        ({**memory, 3: memory["bias"]}, "base has a name that is int, and must be str"),
         ({**memory, "bias": memory["bias"].to_sparse()}, "tensor 'bias' has no bytes to use"),
         ({**memory, "bias": torch.ones(1).expand(513)}, "'bias' has elements that share memory"),
     ):
@@ -434,6 +435,16 @@ def test_what_cannot_be_changed_in_memory(folder: Path) -> None:
             tensorizer_ops.apply(delta, wrong)
     with pytest.raises(InvalidArgument, match="are for files"):
         tensorizer_ops.apply(delta, memory, folder / "target.tensors")
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module."])
+def test_names_of_wrappers(tmp_path: Path, prefix: str) -> None:
+    base = {"weight": torch.ones(300), "bias": torch.ones(3)}
+    delta = make(tmp_path, base, {name: tensor + 1e-6 for name, tensor in base.items()})
+    wrapped = {f"{prefix}{name}": tensor for name, tensor in base.items()}
+    message = f"'{prefix}weight' here: .* fill the module inside of the wrapper"
+    with pytest.raises(InvalidArgument, match=message):
+        tensorizer_ops.apply(delta, wrapped)
 
 
 def test_what_is_no_delta_or_no_model(folder: Path) -> None:
