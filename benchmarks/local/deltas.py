@@ -11,8 +11,14 @@ Every file that is applied is compared with the new model. The best round counts
   delta     the file that tensorizer_ops.delta() writes, against the model
   code      what of it is codes of changes
   entropy   of positions, signs and steps, if the exponents of the base are known
-  values    the number of an element as int32 and its value, for each that differs (TRL, vLLM)
-  xor       both versions, each bit by bit, and zlib (SkyRL)
+
+and what others send for the same tensors, without names, shapes and checksums:
+
+  values    for each element that differs, its number as int32 and its value: the sparse engine of
+            vLLM
+  gaps      the same with the gaps between these elements, as uint16, or as uint32 in a tensor where
+            one is larger: pull request 5937 of TRL
+  xor       for each tensor, the XOR of both versions by Zstandard at level 1: SkyRL and slime
 
   encode, decode    the codec alone, in memory
   delta, apply      from file to file, with everything checked
@@ -22,10 +28,10 @@ Every file that is applied is compared with the new model. The best round counts
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import torch
+import zstandard
 
 import tensorizer_ops
 from benchmarks.harness import tables
@@ -75,19 +81,33 @@ def entropy(base: torch.Tensor, new: torch.Tensor, mantissa: int) -> float:
     return bits / 8
 
 
+def values(base: torch.Tensor, new: torch.Tensor) -> int:
+    return int((base != new).sum()) * (4 + base.element_size())
+
+
+def gaps(base: torch.Tensor, new: torch.Tensor) -> int:
+    changed = (base != new).nonzero()[:, 0]
+    between = changed.diff(prepend=torch.tensor([-1])) - 1
+    width = 2 if changed.numel() == 0 or int(between.max()) < 1 << 16 else 4
+    return changed.numel() * (width + base.element_size())
+
+
+def xor(base: torch.Tensor, new: torch.Tensor) -> int:
+    both = (base ^ new).numpy()
+    return len(zstandard.ZstdCompressor(level=1).compress(both)) if both.any() else 0
+
+
 def sizes(older: Model, newer: Model, dtype: str) -> dict[str, float]:
     base, new = raw(older, dtype), raw(newer, dtype)
-    changed = int((base != new).sum())
-    width = base.element_size()
-    part = slice(0, (8 << 20) // width)  # zlib takes a minute for a model
-    both = (base[part] ^ new[part]).numpy().tobytes()
     mantissa = {"bfloat16": 7, "float16": 10, "float32": 23}[dtype]
-    return {
-        "changed": changed / base.numel(),
+    found = {
+        "changed": int((base != new).sum()) / base.numel(),
         "entropy": entropy(base, new, mantissa) / base.nbytes,
-        "values": changed * (4 + width) / base.nbytes,
-        "xor": len(zlib.compress(both)) / len(both),
     }
+    for code in (values, gaps, xor):
+        tensors = ([raw({name: model[name]}, dtype) for model in (older, newer)] for name in older)
+        found[code.__name__] = sum(code(*both) for both in tensors) / base.nbytes
+    return found
 
 
 def case(folder: Path, older: Model, newer: Model, dtype: str, rounds: int) -> Found:
@@ -137,7 +157,7 @@ def measure(_: Path, mebibytes: int, rounds: int) -> Found:
 
 def main() -> None:
     found = measured(__doc__, ("mib", 128, 4), 5, measure, "deltas")
-    names = ("changed", "delta", "code", "entropy", "values", "xor")
+    names = ("changed", "delta", "code", "entropy", "values", "gaps", "xor")
     lines = [[name, *(f"{100 * one[each]:.2f} %" for each in names)] for name, one in found.items()]
     print(tables.table(["against the model", *names], lines) + "\n")
     speeds = list(next(iter(found.values()))["GB/s"])

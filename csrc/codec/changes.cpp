@@ -93,7 +93,11 @@ bool take_numbers(BitReader& in, std::span<Number> numbers, std::uint32_t wide) 
   if (numbers.empty()) return true;
   const NumberCode code{static_cast<std::uint32_t>(in.take(kLowBits)), wide};
   if (code.low > NumberCode::kMostLow) return false;
-  for (Number& number : numbers) number = static_cast<Number>(in.take_number(code));
+  for (Number& number : numbers) {
+    const std::uint64_t taken = in.take_number(code);
+    number = static_cast<Number>(taken);
+    if (number != taken) return false;
+  }
   return !in.is_behind_end();
 }
 
@@ -361,6 +365,7 @@ bool apply(bool floating, ConstBytes code, std::byte* block, std::size_t count) 
   BitReader in(code);
   Thresholds thresholds;
   thresholds.count = in.take(3);
+  if (!floating && thresholds.count > 0) return false;
   for (std::size_t i = 0; i < thresholds.count; ++i) {
     thresholds.keys[i] = static_cast<std::uint8_t>(in.take(8));
     if (i > 0 && thresholds.keys[i] <= thresholds.keys[i - 1]) return false;

@@ -110,8 +110,8 @@ class BitReader {
     const std::uint64_t first = take(std::min(code.wide, 32U));
     return code.wide > 32 ? first | take(code.wide - 32) << 32 : first;
   }
-  // Returns whether all bytes have been taken, and no bits but them.
-  bool at_end() const noexcept { return (at_ + 7) / 8 == bytes_.size(); }
+  // Returns whether all bytes have been taken, but for zeros that fill the last one.
+  bool at_end() const noexcept { return (at_ + 7) / 8 == bytes_.size() && peek() == 0; }
   // Returns whether bits have been taken that are not there.
   bool is_behind_end() const noexcept { return (at_ + 7) / 8 > bytes_.size(); }
 

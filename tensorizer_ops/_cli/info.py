@@ -13,6 +13,7 @@ from tensorizer_ops._cli.output import bold, most_rows, name_of
 from tensorizer_ops._front.info import (
     Info,
     alignment_of,
+    delta_of,
     lines_of,
     stored_size,
     summary_of,
@@ -74,6 +75,7 @@ def _facts(file: File, found: Info) -> dict[str, object]:
         "keeps_digests": file.format().keeps_digests,
         "alignment": alignment_of(found.tensors),
         "size": stored_size(found.tensors),
+        "delta": _delta(found),
         "metadata": found.metadata,
         "tensors": [
             {
@@ -85,4 +87,19 @@ def _facts(file: File, found: Info) -> dict[str, object]:
             }
             for tensor in found.tensors
         ],
+    }
+
+
+def _delta(found: Info) -> dict[str, object] | None:
+    delta = delta_of(found)
+    if delta is None:
+        return None
+    return {
+        "base": delta.base,
+        "target": delta.target,
+        "target_size": delta.target_size,
+        **{
+            kind: {"tensors": len(tensors), "size": stored_size(tensors)}
+            for kind, tensors in (("changes", delta.changes), ("whole", delta.whole))
+        },
     }

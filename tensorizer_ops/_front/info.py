@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ from tensorizer_ops._base.tables import (
     table_of_tensors,
     tensors_in_words,
 )
+
+# In the metadata of a delta: its version, and with these endings, what it says of both models.
+_DELTA = "tensorizer_ops.delta"
+_DELTA_KEYS = ("base", "target", "size")
 
 
 class StoredTensor(NamedTuple):
@@ -63,6 +68,27 @@ class Info(NamedTuple):
         return f"{summary_of(self).html()}\n{_tensors(self, MOST_ROWS).html()}"
 
 
+class Delta(NamedTuple):
+    """What a file says as a delta: the digests of two models, and what it has of the newer one."""
+
+    base: str
+    target: str
+    target_size: int | None  # of the newer model's data, if the file says so
+    changes: list[StoredTensor]  # of tensors of the base
+    whole: list[StoredTensor]
+
+
+def delta_of(info: Info) -> Delta | None:
+    """Return what a file says as a delta; None if it is none."""
+    if _DELTA not in info.metadata:
+        return None
+    base, target, size = (info.metadata.get(f"{_DELTA}.{key}", "") for key in _DELTA_KEYS)
+    whole = [tensor for tensor in info.tensors if tensor.name.startswith("whole/")]
+    changes = [tensor for tensor in info.tensors if tensor.name.startswith("changes/")]
+    target_size = int(size) if re.fullmatch(r"[0-9]{1,19}", size) else None
+    return Delta(base, target, target_size, changes, whole)
+
+
 def lines_of(info: Info, most: int | None, bold: Callable[[str], str] = str) -> Iterator[str]:
     """Yield the lines of a table with at most so many tensors; ``bold`` marks headers."""
     yield from summary_of(info).lines(bold)
@@ -88,10 +114,23 @@ def summary_of(info: Info) -> Table:
     if info.digest_chunk:
         hashes += f" (chunks of {size_text(info.digest_chunk)})"
     rows += [("encryption", _encryption(info)), ("hashes", hashes)]
-    rows += (
-        ("metadata", safe(f"{key} = {shortened(value)}")) for key, value in info.metadata.items()
-    )
+    metadata = info.metadata
+    if delta := delta_of(info):
+        rows += _rows_of(delta)
+        shown = {_DELTA, *(f"{_DELTA}.{key}" for key in _DELTA_KEYS)}
+        metadata = {key: value for key, value in metadata.items() if key not in shown}
+    rows += (("metadata", safe(f"{key} = {shortened(value)}")) for key, value in metadata.items())
     return Table((), rows)
+
+
+def _rows_of(delta: Delta) -> Iterator[tuple[str, str]]:
+    yield "base", safe(shortened(delta.base))
+    yield "target", safe(shortened(delta.target))
+    for name, tensors in (("changes", delta.changes), ("whole", delta.whole)):
+        yield name, f"{tensors_in_words(len(tensors))}, {size_text(stored_size(tensors))}"
+    if delta.target_size:
+        share = 100 * stored_size([*delta.changes, *delta.whole]) / delta.target_size
+        yield "share", f"{share:.2f} % of the target's {size_text(delta.target_size)}"
 
 
 def _in_words(info: Info) -> str:

@@ -154,6 +154,34 @@ def test_ties_stay(tmp_path: Path) -> None:
     assert files[3].stat().st_size == files[1].stat().st_size
 
 
+OLD, OTHER = torch.ones(3000), torch.arange(3000.0)
+
+
+@pytest.mark.parametrize("ending", ["tensors", "safetensors"])
+@pytest.mark.parametrize(
+    "base",
+    [
+        *({"a": OLD}, {"b": OLD}, {"a": torch.ones(3), "b": OLD}, {"a": OLD, "b": OTHER}),
+        {"a": OLD, "b": OLD},
+    ],
+    ids=["second missing", "first missing", "first smaller", "untied", "tied"],
+)
+def test_tensors_that_the_new_model_ties(tmp_path: Path, base: Model, ending: str) -> None:
+    new = OLD + 1e-6
+    files = [tmp_path / name for name in ("a.tensors", "b.tensors", f"d.{ending}", "o.tensors")]
+    tensorizer_ops.save(files[0], base, options={"share": "true"})
+    tensorizer_ops.save(files[1], {"a": new, "b": new}, options={"share": "true"})
+    tensorizer_ops.delta(*files[:3])
+    tensorizer_ops.apply(files[2], files[0], files[3], threads=2)
+    assert digest(files[3]) == digest(files[1])
+    kinds = {tensor.name.partition("/")[0] for tensor in tensorizer_ops.info(files[2]).tensors}
+    assert kinds == {"changes" if base.get("a") is base.get("b") else "whole"}
+    if [tensor.shape for tensor in base.values()] == [OLD.shape] * 2:
+        memory = {name: tensor.clone() for name, tensor in base.items()}
+        assert tensorizer_ops.apply(files[2], memory)
+        assert memory["a"].equal(new) and memory["b"].equal(new)
+
+
 def test_the_base_is_replaced(folder: Path) -> None:
     base = folder / "older.tensors"
     assert tensorizer_ops.apply(folder / "delta.tensors", base)
@@ -398,7 +426,8 @@ def test_what_cannot_be_changed_in_memory(folder: Path) -> None:
         (without, "'bias', which is not among"),
         ({**memory, "more": torch.ones(1)}, "7 tensors in memory, and the new model has 6"),
         ({**memory, "bias": torch.empty(513, device="meta")}, "meta device"),
-        ({**memory, "bias": 3}, "'bias'"),
+        ({**memory, "bias": "x"}, r"base\['bias'\] is str, and must be a tensor"),
+        ({**memory, 3: memory["bias"]}, "base has a name that is int, and must be str"),
         ({**memory, "bias": memory["bias"].to_sparse()}, "tensor 'bias' has no bytes to use"),
         ({**memory, "bias": torch.ones(1).expand(513)}, "'bias' has elements that share memory"),
     ):
@@ -406,6 +435,16 @@ def test_what_cannot_be_changed_in_memory(folder: Path) -> None:
             tensorizer_ops.apply(delta, wrong)
     with pytest.raises(InvalidArgument, match="are for files"):
         tensorizer_ops.apply(delta, memory, folder / "target.tensors")
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module."])
+def test_names_of_wrappers(tmp_path: Path, prefix: str) -> None:
+    base = {"weight": torch.ones(300), "bias": torch.ones(3)}
+    delta = make(tmp_path, base, {name: tensor + 1e-6 for name, tensor in base.items()})
+    wrapped = {f"{prefix}{name}": tensor for name, tensor in base.items()}
+    message = f"'{prefix}weight' here: .* fill the module inside of the wrapper"
+    with pytest.raises(InvalidArgument, match=message):
+        tensorizer_ops.apply(delta, wrapped)
 
 
 def test_what_is_no_delta_or_no_model(folder: Path) -> None:
@@ -423,6 +462,31 @@ def test_what_is_no_delta_or_no_model(folder: Path) -> None:
     tensorizer_ops.save(later, {"x": torch.ones(1)}, metadata={"tensorizer_ops.delta": "1"})
     with pytest.raises(InvalidFormat, match="no digest under"):
         tensorizer_ops.apply(later, older, out)
+
+
+def test_what_a_delta_may_not_have(folder: Path) -> None:
+    older, delta = folder / "older.tensors", folder / "delta.tensors"
+    memory = tensorizer_ops.load(older, copy=True)
+    has = tensorizer_ops.load(delta)
+    metadata = tensorizer_ops.info(delta).metadata
+    for more, message in (
+        ({"more": torch.ones(1)}, "'more' .* has a name that no tensor of a delta has"),
+        ({"whole/bias": memory["bias"]}, "the new model's 'bias' too"),
+    ):
+        wrong = folder / "wrong.tensors"
+        tensorizer_ops.save(wrong, {**has, **more}, metadata=metadata)
+        for base in (older, memory):
+            with pytest.raises(InvalidFormat, match=message):
+                tensorizer_ops.apply(wrong, base)
+    # Those without data are in the delta in whole.
+    wrong = folder / "wrong.tensors"
+    has["changes/none"] = torch.empty(0, dtype=torch.uint8)
+    del has["whole/none"]
+    tensorizer_ops.save(wrong, has, metadata=metadata)
+    for base in (older, memory):
+        with pytest.raises(InvalidFormat, match=r"'changes/none'.*tensor without data"):
+            tensorizer_ops.apply(wrong, base)
+    assert tensorizer_ops.apply(delta, memory)
 
 
 def test_a_file_that_is_read_is_not_written_in_place(folder: Path) -> None:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "codec/changes_bits.h"
 #include "codec/changes_scan.h"
 #include "support.h"
 
@@ -169,16 +170,60 @@ TEST_F(ChangesTest, DamagedCodesDoNoHarm) {
   EXPECT_GT(refused, 1000);
 }
 
+// The code of two thresholds, and of no changes in three classes: 145 bits.
+Block with_thresholds(unsigned first, unsigned second) {
+  Block code(19);
+  const unsigned bits = 2 | first << 3 | second << 11;
+  for (std::size_t i = 0; i < 3; ++i) code[i] = static_cast<std::byte>(bits >> 8 * i);
+  return code;
+}
+
 TEST_F(ChangesTest, ThresholdsMustAscend) {
   for (const unsigned second : {4U, 5U, 6U}) {
-    // Two thresholds, and no changes in three classes.
-    Block code(19);
-    const unsigned bits = 2 | 5U << 3 | second << 11;
-    for (std::size_t i = 0; i < 3; ++i) code[i] = static_cast<std::byte>(bits >> 8 * i);
+    const Block code = with_thresholds(5, second);
     Block block = some_block({2, true}, 100);
     const Block before = block;
     EXPECT_EQ(apply_changes({2, true}, code, block), second > 5);
     EXPECT_EQ(block, before);
+  }
+}
+
+TEST_F(ChangesTest, IntegersHaveNoThresholds) {
+  const Block code = with_thresholds(5, 6);
+  for (const ElementKind kind : kKinds) {
+    Block block = some_block(kind, 100);
+    EXPECT_EQ(apply_changes(kind, code, block), kind.floating) << kind.size;
+  }
+}
+
+TEST_F(ChangesTest, BitsThatFillTheLastByteAreZeros) {
+  for (int bit = 1; bit < 8; ++bit) {
+    Block code = with_thresholds(5, 6);
+    code.back() |= std::byte{1} << bit;
+    Block block = some_block({2, true}, 100);
+    EXPECT_FALSE(apply_changes({2, true}, code, block)) << bit;
+  }
+}
+
+TEST_F(ChangesTest, NumbersHaveNoMoreBitsThanAnElement) {
+  // One of 100 bytes grows by 2 more than the number, whose bits above the lowest 5 are these.
+  for (const unsigned above : {7U, 8U}) {
+    Block code;
+    BitWriter bits(code);
+    bits.put(0, 3);
+    for (const int list : {0, 1}) {
+      bits.put(1, 21);  // one is chosen, and listed: the first
+      bits.put(0, 1);
+      bits.put(0, 6);
+      bits.put(1, 1);
+      if (list == 0) bits.put(0, 1);  // it grows
+    }
+    bits.put(5, 6);
+    bits.put_number(above << 5, {5, 8});
+    bits.finish();
+    Block block(100);
+    EXPECT_EQ(apply_changes({1, false}, code, block), above == 7);
+    EXPECT_EQ(block[0], above == 7 ? std::byte{7 * 32 + 2} : std::byte{0});
   }
 }
 

@@ -95,6 +95,43 @@ def test_info_as_json(tmp_path: Path, hashes: str) -> None:
     assert any(offset % (2 * facts["alignment"]) for offset in offsets)
 
 
+@pytest.mark.parametrize("ending", ["tensors", "safetensors"])
+def test_info_of_a_delta(tmp_path: Path, ending: str) -> None:
+    older = {"a": torch.ones(3000), "b": torch.ones(5000)}
+    newer = {"a": older["a"].clone(), "b": older["b"] + 1e-6, "c": torch.ones(10)}
+    files = [tmp_path / name for name in ("older.tensors", "newer.tensors", f"delta.{ending}")]
+    tensorizer_ops.save(files[0], older)
+    tensorizer_ops.save(files[1], newer, metadata={"step": "7"})
+    tensorizer_ops.delta(*files)
+    base, target = (tensorizer_ops.digest(file, version=2) for file in files[:2])
+    facts = json.loads(run("info", files[2], "--json").stdout)
+    changes = facts["delta"]["changes"]
+    assert facts["delta"] == {
+        "base": base,
+        "target": target,
+        "target_size": 32_040,
+        "changes": {"tensors": 2, "size": changes["size"]},
+        "whole": {"tensors": 1, "size": 40},
+    }
+    assert 2 * 68 < changes["size"] == facts["size"] - 40
+    shown = run("info", files[2]).stdout
+    for line in (
+        rf"base +{base}",
+        rf"target +{target}",
+        r"changes +2 tensors, .* KiB",
+        r"whole +1 tensor, 40 B",
+        rf"share +{100 * facts['size'] / 32_040:.2f} % of the target's 31\.3 KiB",
+        r"metadata +step = 7",
+    ):
+        assert re.search(f"^{line}$", shown, re.MULTILINE), (line, shown)
+    assert "tensorizer_ops.delta" not in shown
+    assert json.loads(run("info", files[1], "--json").stdout)["delta"] is None
+    # What the metadata says may be anything.
+    metadata = {"tensorizer_ops.delta": "1", "tensorizer_ops.delta.size": "-1"}
+    tensorizer_ops.save(files[2], older, metadata=metadata)
+    assert "share" not in run("info", files[2]).stdout
+
+
 def test_tied_tensors_count_once(tmp_path: Path) -> None:
     weight = torch.ones(1000)
     path = tmp_path / "m.tensors"

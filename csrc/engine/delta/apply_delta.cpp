@@ -19,6 +19,7 @@ struct Recipe {
   DType dtype = DType::UInt8;
   std::span<const std::int64_t> shape{};
   std::uint64_t data_size = 0;
+  bool keeps = false;             // the base's digests: one tensor of all that change from it
   std::vector<Digest> digests{};  // of its blocks, when it has been read
 };
 
@@ -113,7 +114,7 @@ class ApplyReader final : public TensorReader {
     base_.read_part(window_.position, window_.bytes, origin_.cancel());
     window_.digest();
     const std::size_t first = window_.position / kChangesBlock;
-    origin_.base_digests().keep(*recipe.base, first, window_.digests);
+    if (recipe.keeps) origin_.base_digests().keep(*recipe.base, first, window_.digests);
     for (std::size_t i = 0; i < window_.count(); ++i) {
       if (window_.digests[i] == changes_.table()[first + i].base) continue;
       const Entry& entry = origin_.base_file().catalogue.entries()[*recipe.base];
@@ -165,12 +166,10 @@ Recipe ApplyOrigin::changed(std::uint32_t number, std::string_view name) {
     }
   }();
   const Entry& entry = base_.catalogue().entries()[base];
-  if (is_changed_[base]) {
-    fail({delta_.source(), delta_.catalogue().entries()[number], number}, ErrorKind::InvalidFormat,
-         "another tensor of the delta is a change of the same one");
-  }
+  require_data(delta_, number, entry.data_size);
+  const bool keeps = !is_changed_[base];
   is_changed_[base] = true;
-  return {base, *entry.dtype, entry.shape, entry.data_size};
+  return {base, *entry.dtype, entry.shape, entry.data_size, keeps};
 }
 
 void ApplyOrigin::change(std::uint32_t name, Format format, TensorSpec& spec) {

@@ -1,6 +1,7 @@
 #include "engine/delta/changes_table.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "base/error.h"
 
@@ -69,6 +70,19 @@ DeltaNames::DeltaNames(OpenFile& delta) {
     named.push_back({stored.back(), given[i].type, given[i].entry});
   }
   clean = clean_names(named);
+  std::unordered_set<std::string_view> seen;
+  for (std::uint32_t i = 0; i < clean.size(); ++i) {
+    if (seen.insert(clean[i]).second) continue;
+    throw Error(ErrorKind::InvalidFormat, delta.describe_entry(i) +
+                                              ": another tensor of the delta " +
+                                              "is the new model's " + quote(clean[i]) + " too");
+  }
+}
+
+void require_data(OpenFile& delta, std::uint32_t entry, std::uint64_t data_size) {
+  if (data_size > 0) return;
+  fail({delta.source(), delta.catalogue().entries()[entry], entry}, ErrorKind::InvalidFormat,
+       "it is the change of a tensor without data");
 }
 
 std::vector<std::byte> to_bytes(const std::vector<BlockChange>& table) {

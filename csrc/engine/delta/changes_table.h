@@ -23,6 +23,7 @@ inline constexpr std::string_view kWholePrefix = "whole/";
 inline constexpr std::string_view kDeltaKey = "tensorizer_ops.delta";  // its version, which is "1"
 inline constexpr std::string_view kBaseKey = "tensorizer_ops.delta.base";
 inline constexpr std::string_view kTargetKey = "tensorizer_ops.delta.target";
+inline constexpr std::string_view kTargetSizeKey = "tensorizer_ops.delta.size";  // for people
 bool is_delta_key(std::string_view key) noexcept;
 
 // The digests of both models.
@@ -44,12 +45,15 @@ DeltaEnds need_delta(OpenFile& file);
 
 // The names of the new model, in the order of the delta's names.
 struct DeltaNames {
-  // Throws InvalidFormat for a name without a prefix.
+  // Throws InvalidFormat for a name without a prefix, and for two tensors of one name.
   explicit DeltaNames(OpenFile& delta);
 
   std::vector<std::string> stored;
   std::vector<std::string_view> clean;  // by which a program asks for them
 };
+
+// Throws InvalidFormat if an entry of the delta is the change of a tensor without data.
+void require_data(OpenFile& delta, std::uint32_t entry, std::uint64_t data_size);
 
 // One block of a tensor.
 struct BlockChange {

@@ -242,21 +242,35 @@ void DeltaOrigin::find_pairs() {
     return entries;
   };
   const auto base_entries = names_of(base_.open);
-  std::vector<bool> taken(base_.open.catalogue().entries().size());  // one thread reads each
+  // By entry of the newer file: that of the base which has all of its names; null without one. What
+  // becomes of a tied tensor is applied to each of its names.
+  std::vector<std::optional<std::uint32_t>> bases(fresh_.open.catalogue().entries().size());
+  std::vector<bool> seen(bases.size());
   const std::span<const std::string_view> names = fresh_.open.names();
   for (std::uint32_t i = 0; i < names.size(); ++i) {
-    const auto found = base_entries.find(names[i]);
     const std::uint32_t number = fresh_.open.entry_number(i);
-    if (found == base_entries.end() || taken[found->second] || by_entry_.contains(number)) continue;
-    const Entry& base = base_.open.catalogue().entries()[found->second];
+    const auto found = base_entries.find(names[i]);
+    const std::optional<std::uint32_t> base =
+        found == base_entries.end() ? std::nullopt : std::optional(found->second);
+    if (!seen[number]) {
+      bases[number] = base;
+    } else if (bases[number] != base) {
+      bases[number].reset();
+    }
+    seen[number] = true;
+  }
+  std::vector<bool> taken(base_.open.catalogue().entries().size());  // one thread reads each
+  for (std::uint32_t number = 0; number < bases.size(); ++number) {
+    if (!bases[number] || taken[*bases[number]]) continue;
+    const Entry& base = base_.open.catalogue().entries()[*bases[number]];
     const Entry& fresh = fresh_.open.catalogue().entries()[number];
     if (fresh.data_size == 0 || base.data_size != fresh.data_size || base.dtype != fresh.dtype ||
         !std::ranges::equal(base.shape, fresh.shape)) {
       continue;
     }
-    taken[found->second] = true;
+    taken[*bases[number]] = true;
     by_entry_.emplace(number, pairs_.size());
-    pairs_.push_back({.base = found->second, .fresh = number});
+    pairs_.push_back({.base = *bases[number], .fresh = number});
   }
 }
 
@@ -372,6 +386,9 @@ void make_delta(OpenFile& base, OpenFile& fresh, RewriteRequest request, Progres
   metadata.emplace_back(kDeltaKey, "1");
   metadata.emplace_back(kBaseKey, to_text(older.digest(cancel)));
   metadata.emplace_back(kTargetKey, to_text(newer.digest(cancel)));
+  std::uint64_t size = 0;
+  for (const Entry& entry : fresh.catalogue().entries()) size += entry.data_size;
+  metadata.emplace_back(kTargetSizeKey, std::to_string(size));
   request.metadata = std::move(metadata);
   request.options.memory_ceiling = memory / 4;
   rewrite(fresh, origin, request, progress, cancel);

@@ -16,6 +16,7 @@
 #include "engine/delta/changed_blocks.h"
 #include "engine/delta/delta.h"
 #include "engine/move/workers.h"
+#include "transfer/files/wrappers.h"
 #include "transfer/memory/dtype.h"
 #include "transfer/memory/held_memory.h"
 #include "transfer/memory/memory.h"
@@ -69,8 +70,11 @@ std::vector<Changing> match(OpenFile& delta, const std::vector<std::string>& nam
   for (std::uint32_t i = 0; i < in_delta.clean.size(); ++i) {
     const auto found = given.find(in_delta.clean[i]);
     if (found == given.end()) {
+      const std::string wrapper =
+          wrapper_hint(names, {in_delta.clean.begin(), in_delta.clean.end()});
       refuse(delta, "the new model has the tensor " + quote(in_delta.clean[i]) +
-                        ", which is not among those in memory: load it instead");
+                        ", which is not among those in memory" +
+                        (wrapper.empty() ? ": load it instead" : wrapper));
     }
     const at::Tensor& tensor = tensors[found->second];
     const std::string name(in_delta.clean[i]);
@@ -82,6 +86,7 @@ std::vector<Changing> match(OpenFile& delta, const std::vector<std::string>& nam
     const Entry& entry = delta.entry(i);
     Changing changing{names[found->second], tensor, delta.entry_number(i)};
     changing.whole = entry.name.starts_with(kWholePrefix);
+    if (!changing.whole) require_data(delta, changing.entry, changing.size());
     changing.dtype = format_dtype(tensor.scalar_type(), name);
     const at::IntArrayRef shape(entry.shape.data(), entry.shape.size());
     if (changing.whole && (delta.dtype(i) != changing.dtype || tensor.sizes() != shape)) {
