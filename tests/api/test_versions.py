@@ -306,6 +306,25 @@ def test_waiting(place: Path) -> None:
     assert list(follow(place, target, stop=stop)) == []
 
 
+def test_the_last_look_is_when_patience_ends(
+    place: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    read = Place.read
+
+    def counted(self: Place) -> bytes | None:
+        nonlocal looks
+        looks += 1
+        return read(self)
+
+    monkeypatch.setattr(Place, "read", counted)
+    assert list(follow(place, {}, patience=0)) == []
+    assert (looks, caplog.text) == (1, "")
+    assert list(follow(place, {}, patience=0.05, interval=60)) == []
+    assert looks == 3
+    assert f"nothing was published in '{place}' yet" in caplog.text
+
+
 def test_damage(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     training = Training()
     target = tmp_path / "copy.tensors"
