@@ -153,6 +153,11 @@ class Publisher:
     def _claim(self) -> None:
         """Become the one publisher. What the one before has begun to write will be removed."""
         known, listing = self._read()
+        if known is not None and self._place.needs_key():
+            raise errors.Crypto(
+                f"the versions in {self._place.label} are encrypted: name their key with the "
+                "option 'key'"
+            )
         if listing.publisher:
             number = listing.next_number
             names = [file_name(number, listing.publisher, kind) for kind in ("", ".delta")]

@@ -275,6 +275,13 @@ def test_encrypted_versions(place: Path, tmp_path: Path) -> None:
     assert same(target, training.states[2])
     with pytest.raises(errors.Crypto):
         now(place, {})
+    # A publisher without the key does not take over.
+    with pytest.raises(errors.Crypto, match=r"versions in .*run.* are encrypted: .* option 'key'"):
+        Publisher(place)
+    tensorizer_ops.keys.add("others", key=bytes(32))
+    with pytest.raises(errors.Crypto, match=rf"^'{FILE}' in .*run"):
+        now(place, {}, options={"key": "named:others"})
+    assert now(place, target, options=options) != []
     # A list that somebody without the key has written.
     with Publisher(tmp_path / "forged") as forger:
         training.publish(forger)
