@@ -485,6 +485,22 @@ def test_wrong_arguments(place: Path, tmp_path: Path) -> None:
         Publisher(tmp_path / "file")
 
 
+def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.InvalidArgument, match="the path is empty"):
+        Publisher("")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_publisher(place: Path) -> None:
+    with Publisher(place) as publisher:
+        Training().publish(publisher)
+    with pytest.raises(errors.InvalidArgument, match=r"step 2 .* this publisher is closed"):
+        publisher.publish({"w": torch.ones(1)}, step=2)
+    assert not publisher._last.parent.exists()
+    assert [version.step for version in now(place, {})] == [1]
+
+
 def test_a_killed_publisher(place: Path, tmp_path: Path) -> None:
     """KILLS processes are killed while they publish; after each one the place is whole."""
     target = tmp_path / "copy.tensors"
