@@ -91,7 +91,7 @@ class _Follower:
         self._target_saves = for_saves(target_options)
         self._digest = self._digest_of_file() if self._is_file else None  # None: unknown
         self._is_empty = False  # whether there is no list
-        self._number: int | None = None  # of the version that was returned last
+        self._version: Version | None = None  # that was returned last
 
     def run(
         self, interval: float, patience: float | None, stop: threading.Event
@@ -138,7 +138,7 @@ class _Follower:
             if content is None:
                 return None
             listing = self._place.understood(content)
-            if not listing.versions or listing.versions[-1].number == self._number:
+            if not listing.versions or listing.versions[-1].version == self._version:
                 return None
             try:
                 self._go(listing)
@@ -148,8 +148,8 @@ class _Follower:
                     raise
                 logger.info("%s: reading the list again", str(error))
                 continue
-            self._number = listing.versions[-1].number
-            return listing.versions[-1].version
+            self._version = listing.versions[-1].version
+            return self._version
         raise AssertionError("unreachable")
 
     def _go(self, listing: Listing) -> None:

@@ -16,10 +16,10 @@ from tensorizer_ops import _core, errors
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._versions.follower import follow
-from tensorizer_ops._versions.listing import logger
+from tensorizer_ops._versions.listing import Listing, Place, logger
 
 _NEWEST = "newest.tensors"
-_VERSION = re.compile(r"version-([0-9]+)\.tensors")
+_VERSION = re.compile(r"version-([0-9]+)-(v2:[0-9a-f]{64})\.tensors")
 # How many versions stay: one that the processes read, and one that has come meanwhile.
 _KEPT = 2
 
@@ -42,6 +42,7 @@ class Node:
     def __init__(self, uri: Target, folder: str, options: Options, interval: float = 1.0) -> None:
         place = to_uri(uri)
         self._uri, self._options, self._interval = place, options, interval
+        self._place = Place(place, options)
         self._label = repr(_core.without_secrets(place))
         name = hashlib.sha256(place.encode()).hexdigest()[:16]
         self._folder = Path(folder, f"tensorizer_ops-{name}")
@@ -54,11 +55,14 @@ class Node:
         self._thread.start()
 
     def file(self, version: int, patience: float) -> Path:
-        """Return the file of a version. Blocks until it is there, or ``patience`` seconds."""
-        path = self._path(version)
+        """Return the file of a version. Blocks until it is there, or ``patience`` seconds.
+
+        Files of versions that the place had before it was emptied are not taken for new ones.
+        """
         deadline = time.monotonic() + patience
-        while not path.exists():
-            if (newest := max(self._there(), default=0)) > version:
+        while (path := self._found(version)) is None:
+            newest = max((number for number, _ in self._there()), default=0)
+            if newest > version and not self._is_expected(version):
                 raise errors.NotFound(
                     f"version {version} of {self._label} was not kept: version {newest} is the "
                     "newest one here"
@@ -79,12 +83,36 @@ class Node:
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _path(self, version: int) -> Path:
-        return self._folder / f"version-{version}.tensors"
+    def _found(self, version: int) -> Path | None:
+        digest = dict(self._there()).get(version)
+        if digest is None:
+            return None
+        listing = self._listing()
+        if listing is not None:
+            listed = {entry.number: entry.digest for entry in listing.versions}
+            if version >= listing.next_number or listed.get(version, digest) != digest:
+                return None
+        return self._path(version, digest)
 
-    def _there(self) -> list[int]:
+    def _is_expected(self, version: int) -> bool:
+        listing = self._listing()
+        return listing is not None and version >= listing.next_number - 1
+
+    def _listing(self) -> Listing | None:
+        """Return the list of versions; ``None`` if it cannot be read."""
+        try:
+            content = self._place.read()
+            return None if content is None else self._place.understood(content)
+        except errors.Error:
+            return None
+
+    def _path(self, version: int, digest: str) -> Path:
+        return self._folder / f"version-{version}-{digest}.tensors"
+
+    def _there(self) -> list[tuple[int, str]]:
+        """Return the numbers and digests of the versions that are here."""
         found = map(_VERSION.fullmatch, os.listdir(self._folder))
-        return sorted(int(match[1]) for match in found if match)
+        return sorted((int(match[1]), match[2]) for match in found if match)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -114,6 +142,10 @@ class Node:
             link = self._folder / "link"
             link.unlink(missing_ok=True)
             os.link(newest, link)
-            os.replace(link, self._path(version.number))
+            made = (version.number, version.digest)
+            os.replace(link, self._path(*made))
+            for other in self._there():
+                if other[0] >= version.number and other != made:
+                    self._path(*other).unlink()  # of a run that the place had before
             for old in self._there()[:-_KEPT]:
-                self._path(old).unlink()
+                self._path(*old).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import threading
 import time
@@ -394,6 +395,31 @@ def test_versions_of_a_node(place: Path, tmp_path: Path) -> None:
     (folder,) = (path for path in tmp_path.iterdir() if path.name.startswith("tensorizer_ops-"))
     second.close()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_run_that_begins_anew(place: Path, tmp_path: Path, is_followed: bool) -> None:
+    """Its versions have the numbers of others, whose files the node still has."""
+    old, new = Training(), Training(rate=1e-3)
+    with Publisher(place) as publisher:
+        old.publish(publisher, 3)
+    node = Node(place, str(tmp_path), {}, interval=0.01 if is_followed else 60)
+    assert same(tensorizer_ops.load(node.file(3, patience=60)), old.states[3])
+    target: dict[str, torch.Tensor] = {}
+    versions = follow(place, target, interval=0.01)
+    assert next(versions).number == 3
+    shutil.rmtree(place)
+    with Publisher(place) as publisher:
+        for step in (1, 2, 3):
+            new.publish(publisher)
+            if is_followed:
+                assert same(tensorizer_ops.load(node.file(step, patience=60)), new.states[step])
+        if not is_followed:  # the file of the old version is still there
+            with pytest.raises(errors.TimedOut):
+                node.file(3, patience=0.1)
+    assert next(versions).number == 3
+    assert same(target, new.states[3])
+    node.close()
 
 
 def flip(path: Path) -> None:
