@@ -44,6 +44,10 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     version: int
     patience: float = 600.0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.version, int):
+            raise TypeError(f"version is {type(self.version).__name__}, and must be int")
+
 
 def _all_succeed(work: Callable[[], None]) -> bool:
     """Do the same on all ranks. If it fails on one, the last one raises, and the others get False.
