@@ -19,6 +19,14 @@ _Result = TypeVar("_Result")
 # The largest file that is read. The largest tokenizers have 40 MB.
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
+# Codes of S3 that say that the keys are wrong, whatever object they are for.
+_WRONG_KEYS = (
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+)
 
 
 class Folder:
@@ -32,6 +40,8 @@ class Folder:
 
     def __init__(self, uri: Target, options: Options | None = None) -> None:
         self._uri = to_uri(uri)
+        if not self._uri:
+            raise errors.InvalidArgument("the path is empty")
         if self._uri.startswith("fd:"):
             raise errors.InvalidArgument("uri is an open descriptor, and must be a folder")
         self.path = local_path(uri)
@@ -106,16 +116,19 @@ class Folder:
     def if_there(self, read: Callable[[], _Result]) -> _Result | None:
         """Return the result of a function, or ``None`` if it finds no file.
 
-        S3 denies access to objects that do not exist, if the keys may not list the bucket.
+        S3 denies access to objects that do not exist, if the keys may not list the bucket. Keys
+        that it does not accept at all are an error.
         """
         try:
             return read()
         except FileNotFoundError:
             return None
-        except PermissionError:
-            if self._uri.lower().startswith(("s3://", "gs://")):
-                return None
-            raise
+        except PermissionError as error:
+            if not self._uri.lower().startswith(("s3://", "gs://")):
+                raise
+            if any(f"{code}: " in str(error) for code in _WRONG_KEYS):
+                raise
+            return None
 
     def write(self, name: str, path: str) -> None:
         """Copy a file of this machine into the folder, under a name."""

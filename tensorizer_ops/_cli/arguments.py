@@ -51,7 +51,9 @@ def _depth(text: str) -> int:
 
 
 def _from_zero(text: str) -> int:
-    return 0 if text == "0" else _count(text)
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -90,13 +90,14 @@ class _Follower:
         self._target_loads = for_loads(target_options)
         self._target_saves = for_saves(target_options)
         self._digest = self._digest_of_file() if self._is_file else None  # None: unknown
-        self._number: int | None = None  # of the version that was returned last
+        self._is_empty = False  # whether there is no list
+        self._version: Version | None = None  # that was returned last
 
     def run(
         self, interval: float, patience: float | None, stop: threading.Event
     ) -> Iterator[Version]:
         since = time.monotonic()
-        is_away = False
+        is_away = is_told = False
         while not stop.is_set():
             version = None
             try:
@@ -110,9 +111,15 @@ class _Follower:
                 yield version
                 since = time.monotonic()
                 continue
-            if patience is not None and time.monotonic() - since + interval > patience:
-                return
-            stop.wait(interval)
+            wait = interval
+            if patience is not None:
+                wait = min(wait, since + patience - time.monotonic())
+                if wait <= 0:
+                    return
+            if self._is_empty and not is_told:
+                logger.warning("nothing was published in %s yet: waiting for it", self._place.label)
+                is_told = True
+            stop.wait(wait)
 
     def _digest_of_file(self) -> str | None:
         try:
@@ -127,10 +134,11 @@ class _Follower:
         """Bring the target to the newest version; return ``None`` if it is there already."""
         for tries in range(_MOST_REMOVED):
             content = self._place.read()
+            self._is_empty = content is None
             if content is None:
                 return None
             listing = self._place.understood(content)
-            if not listing.versions or listing.versions[-1].number == self._number:
+            if not listing.versions or listing.versions[-1].version == self._version:
                 return None
             try:
                 self._go(listing)
@@ -140,8 +148,8 @@ class _Follower:
                     raise
                 logger.info("%s: reading the list again", str(error))
                 continue
-            self._number = listing.versions[-1].number
-            return listing.versions[-1].version
+            self._version = listing.versions[-1].version
+            return self._version
         raise AssertionError("unreachable")
 
     def _go(self, listing: Listing) -> None:

@@ -125,10 +125,18 @@ class Place:
         try:
             texts = reader_of(_core.buffer_source(content, 0), options).metadata()
         except errors.InvalidFormat as error:
-            raise errors.InvalidFormat(f"{label} is damaged: {error}") from error
+            raise errors.InvalidFormat(f"{label} is damaged: {_of_bytes(error)}") from error
+        except errors.Crypto as error:
+            raise errors.Crypto(f"{label}: {_of_bytes(error)}") from error
         if _KEY not in texts:
             raise errors.InvalidFormat(f"{label} is no list of versions")
         return _parsed(texts[_KEY], label)
+
+    def needs_key(self) -> bool:
+        """Return whether the list, which is there, was written with a key, and none was given."""
+        if "key" in self.loads:
+            return False
+        return File(self.folder.uri(FILE), self.loads).format().encrypted
 
     def write(self, known: bytes | None, listing: Listing, fenced: bool) -> bool:
         """Replace the list, if it is still the known one. Returns whether it was replaced."""
@@ -165,6 +173,10 @@ class Place:
                 logger.warning("%r in %s stays for now: %s", file.name, self.label, str(error))
                 staying.append(file)
         return staying
+
+
+def _of_bytes(error: errors.Error) -> str:
+    return str(error).removeprefix("a buffer in memory: ")
 
 
 def _parsed(text: str, label: str) -> Listing:

@@ -13,14 +13,16 @@ import time
 from pathlib import Path
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.options import Options
+from tensorizer_ops._base.options import Options, as_text
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._versions.elements import NotInPlace, write_changes
 from tensorizer_ops._versions.follower import follow
-from tensorizer_ops._versions.listing import logger
+from tensorizer_ops._versions.listing import Listing, Place, logger
 
 _NEWEST = "newest.tensors"
-_VERSION = re.compile(r"version-([0-9]+)\.tensors")
+_VERSION = re.compile(r"version-([0-9]+)-(v2:[0-9a-f]{64})\.tensors")
+# For the list of versions that is read in a pause.
+_AT_ONCE = {"retries": "0", "timeout": "2"}
 # How many versions stay: one that the processes read, and one that has come meanwhile.
 _KEPT = 2
 
@@ -43,6 +45,7 @@ class Node:
     def __init__(self, uri: Target, folder: str, options: Options, interval: float = 1.0) -> None:
         place = to_uri(uri)
         self._uri, self._options, self._interval = place, options, interval
+        self._place = Place(place, {**as_text(options), **_AT_ONCE})
         self._label = repr(_core.without_secrets(place))
         name = hashlib.sha256(place.encode()).hexdigest()[:16]
         self._folder = Path(folder, f"tensorizer_ops-{name}")
@@ -55,11 +58,14 @@ class Node:
         self._thread.start()
 
     def file(self, version: int, patience: float) -> Path:
-        """Return the file of a version. Blocks until it is there, or ``patience`` seconds."""
-        path = self._path(version)
+        """Return the file of a version. Blocks until it is there, or ``patience`` seconds.
+
+        Files of versions that the place had before it was emptied are not taken for new ones.
+        """
         deadline = time.monotonic() + patience
-        while not path.exists():
-            if (newest := max(self._there(), default=0)) > version:
+        while (path := self._found(version)) is None:
+            newest = max((number for number, _ in self._there()), default=0)
+            if newest > version and not self._is_expected(version):
                 raise errors.NotFound(
                     f"version {version} of {self._label} was not kept: version {newest} is the "
                     "newest one here"
@@ -72,9 +78,9 @@ class Node:
             time.sleep(min(self._interval, 0.05))
         return path
 
-    def changes(self, older: int, newer: int) -> Path:
+    def changes(self, older: Path, newer: Path) -> Path:
         """Return the file of what differs between versions, which need not exist."""
-        return self._folder / f"changes-{older}-{newer}.tensors"
+        return self._folder / f"changes-{older.stem}-{newer.stem}.tensors"
 
     def close(self) -> None:
         """End following. The last process of the node that does so removes the files."""
@@ -84,12 +90,36 @@ class Node:
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _path(self, version: int) -> Path:
-        return self._folder / f"version-{version}.tensors"
+    def _found(self, version: int) -> Path | None:
+        digest = dict(self._there()).get(version)
+        if digest is None:
+            return None
+        listing = self._listing()
+        if listing is not None:
+            listed = {entry.number: entry.digest for entry in listing.versions}
+            if version >= listing.next_number or listed.get(version, digest) != digest:
+                return None
+        return self._path(version, digest)
 
-    def _there(self) -> list[int]:
+    def _is_expected(self, version: int) -> bool:
+        listing = self._listing()
+        return listing is not None and version >= listing.next_number - 1
+
+    def _listing(self) -> Listing | None:
+        """Return the list of versions; ``None`` if it cannot be read."""
+        try:
+            content = self._place.read()
+            return None if content is None else self._place.understood(content)
+        except errors.Error:
+            return None
+
+    def _path(self, version: int, digest: str) -> Path:
+        return self._folder / f"version-{version}-{digest}.tensors"
+
+    def _there(self) -> list[tuple[int, str]]:
+        """Return the numbers and digests of the versions that are here."""
         found = map(_VERSION.fullmatch, os.listdir(self._folder))
-        return sorted(int(match[1]) for match in found if match)
+        return sorted((int(match[1]), match[2]) for match in found if match)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -120,16 +150,20 @@ class Node:
             link.unlink(missing_ok=True)
             os.link(newest, link)
             there = self._there()
-            if there and version.number > there[-1]:
-                self._write_changes(there[-1], version.number, link)
-            os.replace(link, self._path(version.number))
+            made = self._path(version.number, version.digest)
+            if there and version.number > there[-1][0]:
+                self._write_changes(self._path(*there[-1]), made, link)
+            os.replace(link, made)
+            for other in self._there():
+                if other[0] >= version.number and self._path(*other) != made:
+                    self._path(*other).unlink()  # of a run that the place had before
             for old in self._there()[:-_KEPT]:
-                self._path(old).unlink()
+                self._path(*old).unlink()
 
-    def _write_changes(self, older: int, newer: int, file: Path) -> None:
+    def _write_changes(self, older: Path, newer: Path, file: Path) -> None:
         for last in self._folder.glob("changes-*"):
             last.unlink()
         try:
-            write_changes(self._path(older), file, self.changes(older, newer))
+            write_changes(older, file, self.changes(older, newer))
         except (NotInPlace, errors.Error) as error:  # such as no space for it
-            logger.info("version %d will be loaded as a whole: %s", newer, str(error))
+            logger.info("%s will be loaded as a whole: %s", newer.stem, str(error))

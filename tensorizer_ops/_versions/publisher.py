@@ -83,6 +83,7 @@ class Publisher:
             )
         self._id = secrets.token_hex(8)
         self._claim()
+        self._is_closed = False
         self._ends = ExitStack()
         if scratch is None:
             folder = tempfile.mkdtemp(prefix="tensorizer_ops-")
@@ -105,6 +106,7 @@ class Publisher:
 
     def close(self) -> None:
         """Remove the temporary files. What was published stays."""
+        self._is_closed = True
         self._ends.close()
 
     @checked
@@ -132,6 +134,10 @@ class Publisher:
         known, listing = self._read()
         if listing.publisher != self._id:
             self._throw_taken_over(step)
+        if self._is_closed:
+            raise errors.InvalidArgument(
+                f"step {step} was not published to {self._place.label}: this publisher is closed"
+            )
         # Before this version takes others off the list, whose files stay until the next one.
         listing.unlisted = self._place.remove(listing.unlisted, time.time() - self._grace)
         self._write_new(state, metadata)
@@ -153,6 +159,11 @@ class Publisher:
     def _claim(self) -> None:
         """Become the one publisher. What the one before has begun to write will be removed."""
         known, listing = self._read()
+        if known is not None and self._place.needs_key():
+            raise errors.Crypto(
+                f"the versions in {self._place.label} are encrypted: name their key with the "
+                "option 'key'"
+            )
         if listing.publisher:
             number = listing.next_number
             names = [file_name(number, listing.publisher, kind) for kind in ("", ".delta")]

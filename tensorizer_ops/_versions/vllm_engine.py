@@ -51,6 +51,10 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     version: int
     patience: float = 600.0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.version, int):
+            raise TypeError(f"version is {type(self.version).__name__}, and must be int")
+
 
 def _all_succeed(work: Callable[[], None]) -> bool:
     """Do the same on all ranks. If it fails on one, the last one raises, and the others get False.
@@ -95,6 +99,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         self._is_reloading = False
         self._between: list[int | None] = []  # the versions that a failed update has mixed
         self._version: int | None = None  # that the weights are; None at first
+        self._file: Path | None = None  # of that version
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         self.shutdown()
@@ -134,7 +139,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
                     " and ".join(map(str, self._between)),
                 )
         if done:
-            self._version, self._between = version, []
+            self._version, self._file, self._between = version, Path(paths[0]), []
             how = "by layers" if self._is_reloading else "by elements"
             seconds = time.monotonic() - since
             logger.info("version %d was taken over %s in %.3f s", version, how, seconds)
@@ -154,9 +159,9 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
     def _replace_elements(self, version: int, path: str) -> bool:
         """Put what differs from the last version in place, if the weights are that version."""
         assert self._node is not None
-        if self._version is None or self._between or self._is_reloading:
+        if self._file is None or self._between or self._is_reloading:
             return False
-        changes = self._node.changes(self._version, version)
+        changes = self._node.changes(self._file, Path(path))
         if not (changes.exists() and _has_plain_weights(self.model)):
             return False
         try:

@@ -149,14 +149,15 @@ def test_a_node_keeps_what_differs_from_the_version_before(tmp_path: Path) -> No
     with Publisher(tmp_path / "run") as publisher:
         node = Node(tmp_path / "run", str(tmp_path / "node"), {}, 0.01)
         try:
+            files: list[Path] = []
             for number, state in enumerate((old, new, old, {"w": -old["w"]}), 1):
                 publisher.publish(state, step=number)
-                node.file(number, 60)
-                there = [f"changes-{number - 1}-{number}.tensors"] if number in (2, 3) else []
-                assert [path.name for path in node.changes(0, 0).parent.glob("changes*")] == there
+                files.append(node.file(number, 60))
+                there = [node.changes(*files[-2:])] if number in (2, 3) else []
+                assert list(files[-1].parent.glob("changes*")) == there
                 if number == 3:
                     target = new["w"].clone()
-                    found = changed_weights(node.changes(2, 3), node.file(3, 0))
+                    found = changed_weights(*there, files[-1])
                     target.copy_(dict(found)["w"])
                     assert torch.equal(target.view(torch.int32), old["w"].view(torch.int32))
         finally:

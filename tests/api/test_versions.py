@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import threading
 import time
@@ -275,6 +276,13 @@ def test_encrypted_versions(place: Path, tmp_path: Path) -> None:
     assert same(target, training.states[2])
     with pytest.raises(errors.Crypto):
         now(place, {})
+    # A publisher without the key does not take over.
+    with pytest.raises(errors.Crypto, match=r"versions in .*run.* are encrypted: .* option 'key'"):
+        Publisher(place)
+    tensorizer_ops.keys.add("others", key=bytes(32))
+    with pytest.raises(errors.Crypto, match=rf"^'{FILE}' in .*run"):
+        now(place, {}, options={"key": "named:others"})
+    assert now(place, target, options=options) != []
     # A list that somebody without the key has written.
     with Publisher(tmp_path / "forged") as forger:
         training.publish(forger)
@@ -304,6 +312,25 @@ def test_waiting(place: Path) -> None:
         listening.result()
     assert same(target, training.states[3])
     assert list(follow(place, target, stop=stop)) == []
+
+
+def test_the_last_look_is_when_patience_ends(
+    place: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    read = Place.read
+
+    def counted(self: Place) -> bytes | None:
+        nonlocal looks
+        looks += 1
+        return read(self)
+
+    monkeypatch.setattr(Place, "read", counted)
+    assert list(follow(place, {}, patience=0)) == []
+    assert (looks, caplog.text) == (1, "")
+    assert list(follow(place, {}, patience=0.05, interval=60)) == []
+    assert looks == 3
+    assert f"nothing was published in '{place}' yet" in caplog.text
 
 
 def test_damage(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -368,6 +395,31 @@ def test_versions_of_a_node(place: Path, tmp_path: Path) -> None:
     (folder,) = (path for path in tmp_path.iterdir() if path.name.startswith("tensorizer_ops-"))
     second.close()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_run_that_begins_anew(place: Path, tmp_path: Path, is_followed: bool) -> None:
+    """Its versions have the numbers of others, whose files the node still has."""
+    old, new = Training(), Training(rate=1e-3)
+    with Publisher(place) as publisher:
+        old.publish(publisher, 3)
+    node = Node(place, str(tmp_path), {}, interval=0.01 if is_followed else 60)
+    assert same(tensorizer_ops.load(node.file(3, patience=60)), old.states[3])
+    target: dict[str, torch.Tensor] = {}
+    versions = follow(place, target, interval=0.01)
+    assert next(versions).number == 3
+    shutil.rmtree(place)
+    with Publisher(place) as publisher:
+        for step in (1, 2, 3):
+            new.publish(publisher)
+            if is_followed:
+                assert same(tensorizer_ops.load(node.file(step, patience=60)), new.states[step])
+        if not is_followed:  # the file of the old version is still there
+            with pytest.raises(errors.TimedOut):
+                node.file(3, patience=0.1)
+    assert next(versions).number == 3
+    assert same(target, new.states[3])
+    node.close()
 
 
 def flip(path: Path) -> None:
@@ -457,6 +509,22 @@ def test_wrong_arguments(place: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(errors.Error):
         Publisher(tmp_path / "file")
+
+
+def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.InvalidArgument, match="the path is empty"):
+        Publisher("")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_publisher(place: Path) -> None:
+    with Publisher(place) as publisher:
+        Training().publish(publisher)
+    with pytest.raises(errors.InvalidArgument, match=r"step 2 .* this publisher is closed"):
+        publisher.publish({"w": torch.ones(1)}, step=2)
+    assert not publisher._last.parent.exists()
+    assert [version.step for version in now(place, {})] == [1]
 
 
 def test_a_killed_publisher(place: Path, tmp_path: Path) -> None:

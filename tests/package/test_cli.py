@@ -310,6 +310,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
         (["completion", "nushell"], "choose from bash, zsh, fish"),
         (["info", "--by-prefix", "x.tensors"], "or the URI first"),
         (["verify", "x", "--threads", "0"], "not a number from 1 on"),
+        (["publish", "x", "y", "--step", "-1"], "not a number from 0 on"),
         (["copy", "x", "y", "z"], "one argument too many: z"),
         (["info", "s3:/b/x"], "two slashes: did you mean 's3://b/x'?\n"),
         (["info", "redis:/:pw@host/x"], "did you mean 'redis://host/x'?\n"),

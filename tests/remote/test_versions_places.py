@@ -115,6 +115,12 @@ def test_a_folder_that_a_web_server_does_not_make(dav: str) -> None:
         Publisher(f"{dav}/nowhere")
 
 
+def test_wrong_keys_of_s3_are_an_error(s3: S3) -> None:
+    for wrong in ({"s3_secret_access_key": "wrong"}, {"s3_access_key_id": "AKIAWRONGWRONGWR"}):
+        with pytest.raises(errors.PermissionDenied):
+            next(follow(s3.uri("wrong"), {}, patience=0, options=s3.options(**wrong)))
+
+
 def test_wrong_keys_are_an_error(redis: RedisServer) -> None:
     publish(Place(redis.url("wrong"), {}), range(1, 2))
     with pytest.raises(errors.PermissionDenied):

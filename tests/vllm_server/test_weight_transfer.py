@@ -223,8 +223,8 @@ def test_two_ranks_share_what_one_follows(
             update(server, step)
         found = server.complete()
         (folder,) = (tmp_path / "node").iterdir()
-        there = sorted(path.name for path in folder.glob("version-*"))
-        assert there == ["version-1.tensors", "version-2.tensors"]
+        there = sorted(path.name.split("-")[1] for path in folder.glob("version-*"))
+        assert there == ["1", "2"]
         server.post("/shutdown_weight_transfer_engine")
         assert not folder.exists()
     with serving(tmp_path / "started", bare, *ours(versions[2]), ranks=2) as server:
