@@ -177,6 +177,11 @@ std::string without_secrets(std::string_view uri) {
   return parameters.starts_with('?') ? text + std::string(parameters) : text;
 }
 
+std::string without_login(std::string_view uri) {
+  const Parts parts = split(uri);
+  return std::string(uri.substr(0, parts.begin)) + std::string(uri.substr(parts.host));
+}
+
 void add_header_secrets(Secrets& secrets, std::string_view line) {
   const std::size_t colon = std::min(line.find(':'), line.size() - 1);
   const std::string name = lower_case(line.substr(0, colon));

@@ -25,6 +25,9 @@ bool holds_secret(std::string_view uri);
 // Returns a URI for messages: without user, password and parameters.
 std::string without_secrets(std::string_view uri);
 
+// Returns a URI without user and password. Its parameters may still be a secret.
+std::string without_login(std::string_view uri);
+
 // The secrets that a request sends to a server, which messages must not quote from its response.
 using Secrets = std::vector<std::string>;
 

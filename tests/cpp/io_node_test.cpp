@@ -39,7 +39,7 @@ class Served final : public Source {
     std::ranges::fill(out, std::byte('!'));
     return offset > 0;
   }
-  std::optional<std::uint64_t> size() const override { return text_.size(); }
+  std::optional<std::uint64_t> size() const override { return claimed.value_or(text_.size()); }
   std::optional<std::string> version() const override { return version_now; }
   bool is_exact_version() const override { return is_exact; }
   bool sequential() const override { return is_sequential; }
@@ -49,6 +49,7 @@ class Served final : public Source {
   int fetches(std::uint64_t offset) const { return fetches_[offset]; }
 
   std::optional<std::string> version_now = "1";
+  std::optional<std::uint64_t> claimed;  // as its size
   bool is_exact = true;
   bool is_sequential = false;
   std::function<void()> before = [] {};
@@ -61,11 +62,12 @@ class Served final : public Source {
 
 class NodeTest : public IoTest {
  protected:
-  std::unique_ptr<Source> open() { return node_source(served_, node_.string(), cancel_); }
+  std::unique_ptr<Source> open() { return node_source(served_, node_.string(), name_, cancel_); }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(node_), {}));
   }
 
+  std::string name_ = "http://server/file";
   const fs::path node_ = folder_ / "node";
   const std::string text_ = text_pattern(5 * kNodeBlock + 777);
   const std::shared_ptr<Served> served_ = std::make_shared<Served>(text_);
@@ -185,6 +187,21 @@ TEST_F(NodeTest, AnotherVersionIsAnotherFile) {
   read(*old, 0, 10);
   read(*now, 0, 10);
   EXPECT_EQ(served_->fetches(0), 2);
+}
+
+TEST_F(NodeTest, AnotherNameIsAnotherFile) {
+  const auto one = open();
+  name_ += "?other";
+  const auto other = open();
+  EXPECT_EQ(files(), 2U);
+}
+
+TEST_F(NodeTest, RefusesSizesThatNoFileHas) {
+  for (const int bits : {60, 63, 64}) {
+    served_->claimed = bits == 64 ? ~std::uint64_t{0} : std::uint64_t{1} << bits;
+    EXPECT_EQ(error_of([&] { open(); }).system_errno(), EFBIG);
+  }
+  EXPECT_FALSE(fs::exists(node_));
 }
 
 TEST_F(NodeTest, RemovesWhatKilledReadersOfOtherFilesHaveLeft) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,22 @@ def test_a_server_keeps_it_for_ranks_that_begin_later(
     assert timer.daemon
     timer.function()
     assert not list(node.iterdir())
+
+
+def test_files_whose_urls_differ_only_in_their_parameters(tmp_path: Path, web: Web) -> None:
+    """As if a server chose the file by them: nginx ignores them, and gives both the same ETag."""
+    path = web.root / "chosen.tensors"
+    tensorizer_ops.save(path, {"w": torch.zeros(1000)})
+    os.utime(path, (1_600_000_000, 1_600_000_000))
+    options = {"node_folder": str(tmp_path / "node")}
+    with tensorizer_ops.Reader(web.url("chosen.tensors?file=1"), options=options) as reader:
+        assert_same(dict(reader), {"w": torch.zeros(1000)})
+        tensorizer_ops.save(path, {"w": torch.ones(1000)})
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+        other = tensorizer_ops.load(web.url("chosen.tensors?file=2"), options=options)
+        assert_same(other, {"w": torch.ones(1000)})
+        names = [node.name for node in (tmp_path / "node").iterdir()]
+        assert all(re.fullmatch(r"tensorizer_ops-load-[0-9a-f]{32}", name) for name in names)
 
 
 def test_encrypted_files_stay_encrypted(

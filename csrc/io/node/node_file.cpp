@@ -73,6 +73,7 @@ NodeFile::NodeFile(const std::string& folder, const std::string& content, std::u
     : folder_(folder),
       path_((std::filesystem::path(folder) / name_of(content, cancel)).string()),
       blocks_at_(align_up(size, kBlock)) {
+  if (size >= kUsers) throw system_error(EFBIG, "cannot grow", path_);
   std::error_code failure;
   std::filesystem::create_directories(folder_, failure);
   if (failure) throw system_error(failure.value(), "cannot create", folder_);

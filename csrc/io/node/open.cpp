@@ -122,7 +122,7 @@ std::vector<Option> node_options(NodeOptions& options) {
 }
 
 std::unique_ptr<Source> node_source(std::shared_ptr<Source> file, const std::string& folder,
-                                    Cancel& cancel) {
+                                    const std::string& name, Cancel& cancel) {
   const std::optional<std::uint64_t> size = file->size();
   const std::optional<std::string> version = file->version();
   if (!size || !version || !file->is_exact_version() || file->sequential()) {
@@ -131,7 +131,7 @@ std::unique_ptr<Source> node_source(std::shared_ptr<Source> file, const std::str
                     ": option 'node_folder' needs a server that supports ranges and tells the "
                     "version of a file by an ETag or a date, and this one does not");
   }
-  const std::string content = file->label() + '\n' + *version;
+  const std::string content = name + '\n' + *version;
   return std::make_unique<NodeSource>(std::move(file), *size, expand_home(folder), content, cancel);
 }
 

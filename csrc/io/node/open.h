@@ -19,9 +19,9 @@ struct NodeOptions {
 std::vector<Option> node_options(NodeOptions& options);
 
 // Returns a source that fetches from `file`, which is on a server, the blocks that no process with
-// the same folder has fetched. Throws InvalidArgument if the server does not tell whether all read
-// the same bytes.
+// the same folder, name and version of the file has fetched. Throws InvalidArgument if the server
+// does not tell the version.
 std::unique_ptr<Source> node_source(std::shared_ptr<Source> file, const std::string& folder,
-                                    Cancel& cancel);
+                                    const std::string& name, Cancel& cancel);
 
 }  // namespace tensorizer

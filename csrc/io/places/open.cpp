@@ -141,6 +141,18 @@ void refuse_trailing_slash(const PlaceKind& kind, const std::string& uri) {
                   " ends in a slash, and names no file: add the name of the file");
 }
 
+// Returns what chooses the file that is opened: its URI and the options of its kind of place.
+std::string all_but_secrets(const std::string& uri, const PlaceKind& kind,
+                            const OptionList& given) {
+  std::string all = without_login(uri);
+  const std::vector<Option> options = kind.options();
+  for (const auto& [name, value] : given) {
+    const Option* const option = find_option(options, name);
+    if (option && !option->secret) all += '\n' + name + '=' + value;
+  }
+  return all;
+}
+
 }  // namespace
 
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
@@ -156,7 +168,7 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
     cancel.sleep(kUntilExact);
     file = kind.open_source(uri, first, cancel);
   }
-  return node_source(std::move(file), folder, cancel);
+  return node_source(std::move(file), folder, all_but_secrets(uri, kind, options.given), cancel);
 }
 
 std::optional<std::string> sibling_uri(const std::string& uri, const std::string& name,
