@@ -40,6 +40,10 @@ class Node:
             memory.
         options: as for :func:`follow`.
         interval: as for :func:`follow`.
+
+    Raises:
+        ValueError: the place or an option is wrong.
+        PermissionError: the server refuses access.
     """
 
     def __init__(self, uri: Target, folder: str, options: Options, interval: float = 1.0) -> None:
@@ -47,6 +51,8 @@ class Node:
         self._uri, self._options, self._interval = place, options, interval
         self._place = Place(place, {**as_text(options), **_AT_ONCE})
         self._label = repr(_core.without_secrets(place))
+        with contextlib.suppress(errors.Unavailable, errors.TimedOut):
+            self._place.read()  # what is wrong with the place raises at once
         name = hashlib.sha256(place.encode()).hexdigest()[:16]
         self._folder = Path(folder, f"tensorizer_ops-{name}")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -102,8 +102,13 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         self._file: Path | None = None  # of that version
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        self.shutdown()
-        self._node = Node(init_info.uri, init_info.folder, init_info.options, init_info.interval)
+        def begin() -> None:
+            self.shutdown()
+            self._node = Node(
+                init_info.uri, init_info.folder, init_info.options, init_info.interval
+            )
+
+        _all_succeed(begin)
 
     def start_weight_update(self) -> None:
         pass  # receive_weights() begins when the version is here

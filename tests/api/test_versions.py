@@ -371,6 +371,21 @@ def test_tensors_between_two_versions(place: Path, caplog: pytest.LogCaptureFixt
     assert same(model, state)
 
 
+@pytest.mark.parametrize(
+    ("uri", "options", "why"),
+    [
+        ("ftp://host/run", {}, "the scheme 'ftp' is unknown"),
+        ("run", {"conections": 4}, "unknown option 'conections'"),
+    ],
+)
+def test_a_node_refuses_what_can_never_come(
+    tmp_path: Path, uri: str, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        Node(uri, str(tmp_path), options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_versions_of_a_node(place: Path, tmp_path: Path) -> None:
     """One of two followers works, and the other goes on when it ends."""
     training = Training()
