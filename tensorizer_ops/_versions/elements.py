@@ -92,8 +92,12 @@ class ChangedWeight(Weight):
             return
         rest, old, new = self._stored.load_changes(target.device)
         where: list[torch.Tensor] = []  # by dimension of the target
-        for part, stride in zip(self._index, self._stored.strides, strict=True):
+        stored = self._stored
+        for part, whole, stride in zip(self._index, stored.everything, stored.strides, strict=True):
             place, rest = rest // stride, rest % stride
+            if part == whole:
+                where.append(place)
+                continue
             if isinstance(part, range):
                 place -= part.start
                 inside = (place >= 0) & (place % part.step == 0)
