@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <future>
+#include <semaphore>
 
 #include "io/node/node_file.h"
 #include "io/node/open.h"
@@ -100,6 +101,30 @@ TEST_F(NodeTest, ReadersFetchEachBlockOnce) {
   }
   threads.clear();
   for (std::uint64_t i = 0; i < text_.size(); ++i) ASSERT_EQ(served_->fetches(i), 1) << i;
+}
+
+TEST_F(NodeTest, FetchesAroundABlockThatAnotherOneFetches) {
+  const auto other = open();
+  const auto source = open();
+  std::binary_semaphore begun(0), ends(0);
+  std::atomic<int> fetches = 0;
+  served_->before = [&] {
+    if (fetches++ == 0) {
+      begun.release();
+      ends.acquire();
+    } else if (fetches == 3) {  // what is in front of that block, and what is behind it
+      ends.release();
+    }
+  };
+  std::jthread thread([&] {
+    Cancel cancel;
+    std::byte byte;
+    const Bytes piece(&byte, 1);
+    other->read(2 * kNodeBlock, {&piece, 1}, cancel);
+  });
+  begun.acquire();
+  EXPECT_TRUE(read(*source, 0, text_.size()) == text_);
+  EXPECT_EQ(fetches, 3);
 }
 
 TEST_F(NodeTest, FetchesOnlyBlocksThatAreRead) {
