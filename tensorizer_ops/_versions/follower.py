@@ -69,6 +69,9 @@ def follow(
     Raises:
         ValueError: what was published is damaged. A file has its last version then.
     """
+    for name, seconds in {"interval": interval, "patience": patience}.items():
+        if seconds is not None and seconds < 0:
+            raise errors.InvalidArgument(f"{name} is {seconds:g} seconds, and must be 0 or more")
     follower = _Follower(uri, target, threads, options, target_options)
     return follower.run(interval, patience, stop or threading.Event())
 

@@ -127,11 +127,17 @@ class Publisher:
 
         Raises:
             FileExistsError: another publisher has begun meanwhile. Nothing was published.
+            FileNotFoundError: somebody has removed the list of versions. Nothing was published.
         """
         number = at_least("step", step, 0)
         if not isinstance(state, (torch.nn.Module, Mapping, str, bytes, os.PathLike)):
             raise wrong("state", state, "a module, a dict of tensors, a path or a URI")
         known, listing = self._read()
+        if known is None:
+            raise errors.NotFound(
+                f"step {step} was not published to {self._place.label}: the list of versions was "
+                "removed; a new Publisher makes another one"
+            )
         if listing.publisher != self._id:
             self._throw_taken_over(step)
         if self._is_closed:

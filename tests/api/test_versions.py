@@ -542,6 +542,23 @@ def test_a_closed_publisher(place: Path) -> None:
     assert [version.step for version in now(place, {})] == [1]
 
 
+def test_a_list_that_was_removed(place: Path, tmp_path: Path) -> None:
+    with Publisher(place) as publisher:
+        publisher.publish(_constant(1), step=1)
+        (place / FILE).unlink()
+        with pytest.raises(FileNotFoundError, match=r"step 2 .* the list of versions was removed"):
+            publisher.publish(_constant(2), step=2)
+    with Publisher(place) as publisher:
+        publisher.publish(_constant(3), step=3)
+    assert [version.step for version in now(place, tmp_path / "copy.tensors")] == [3]
+
+
+@pytest.mark.parametrize("how", [{"interval": -1}, {"patience": -0.5}])
+def test_times_that_are_negative(place: Path, tmp_path: Path, how: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="seconds, and must be 0 or more"):
+        follow(place, tmp_path / "copy.tensors", **how)
+
+
 def test_a_killed_publisher(place: Path, tmp_path: Path) -> None:
     """KILLS processes are killed while they publish; after each one the place is whole."""
     target = tmp_path / "copy.tensors"
