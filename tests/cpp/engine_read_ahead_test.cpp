@@ -192,6 +192,27 @@ TEST_F(ReadsAhead, WhatIsLargeIsNotCopied) {
   EXPECT_EQ(file_.asked(), 15 * kMiB);
 }
 
+// Of small and large tensors in the order of the file, each byte is read once.
+TEST_F(ReadsAhead, WhatIsLargeAfterWhatIsSmall) {
+  constexpr std::uint64_t kSizes[] = {kMiB, kMiB / 2, 4 * kMiB, kMiB / 2, 5 * kMiB, kMiB};
+  constexpr std::uint64_t kAll = 12 * kMiB;
+  for (const bool as_stream : {false, true}) {
+    file_.reads.clear();
+    ReadAhead ahead = open(4 * kMiB, kAll);
+    std::uint64_t at = 0;
+    for (const std::uint64_t size : kSizes) {
+      if (as_stream) {
+        expect_read(ahead, at, size);
+      } else {
+        load(ahead, at, at + size);
+      }
+      at += size;
+    }
+    EXPECT_EQ(at, kAll);
+    EXPECT_EQ(file_.asked(), kAll);
+  }
+}
+
 TEST_F(ReadsAhead, WhatIsLargeInPiecesAtOnce) {
   ReadAhead ahead = open(1 * kMiB);
   expect_read(ahead, 5, 20 * kMiB);

@@ -36,7 +36,7 @@ class ReadAhead::Window final : public ForwardingSource {
 
   // Copies what is in memory of the bytes from `offset` on, and returns how many there were.
   std::size_t copy(std::uint64_t offset, Bytes out) {
-    if (offset < span_.begin || offset >= span_.end) return 0;
+    if (!span_.has(offset)) return 0;
     const ConstBytes held = bytes().subspan(static_cast<std::size_t>(offset - span_.begin));
     const std::size_t size = std::min(held.size(), out.size());
     std::copy_n(held.begin(), size, out.begin());
@@ -63,6 +63,28 @@ class ReadAhead::Window final : public ForwardingSource {
   const Pages pages_;
 };
 
+// The file, whose bytes in a window are not read again.
+class ReadAhead::Rest final : public ForwardingSource {
+ public:
+  Rest(std::shared_ptr<Source> file, std::shared_ptr<Window> window)
+      : ForwardingSource(std::move(file)), window_(std::move(window)) {}
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    if (offset >= window_->span().end) {
+      file_->read(offset, pieces, cancel);
+    } else {
+      Source::read(offset, pieces, cancel);
+    }
+  }
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
+    return window_->read_up_to(offset, out, cancel);
+  }
+  bool sequential() const override { return file_->sequential(); }
+
+ private:
+  const std::shared_ptr<Window> window_;
+};
+
 ReadAhead::ReadAhead(std::shared_ptr<Source> source, std::uint64_t end, std::uint64_t most)
     : source_(std::move(source)), end_(end), most_(std::max(most, kSmallestWindow)), needed_(end) {}
 
@@ -73,8 +95,10 @@ void ReadAhead::need_until(std::uint64_t offset) {
 
 std::shared_ptr<Source> ReadAhead::source_for(std::uint64_t begin, std::uint64_t end, bool at_once,
                                               Cancel& cancel) {
-  if (std::shared_ptr<Window> window = hold({begin, end}, at_once, cancel)) return window;
-  return source_;
+  const std::shared_ptr<Window> window = hold({begin, end}, at_once, cancel);
+  if (!window) return source_;
+  if (window->span().covers({begin, end})) return window;
+  return std::make_shared<Rest>(source_, window);
 }
 
 std::size_t ReadAhead::read(std::uint64_t offset, Bytes out, Cancel& cancel) {
@@ -82,7 +106,9 @@ std::size_t ReadAhead::read(std::uint64_t offset, Bytes out, Cancel& cancel) {
   if (offset >= end || out.empty()) return 0;
   out = out.first(std::min<std::uint64_t>(out.size(), end - offset));
   const std::shared_ptr<Window> window = hold({offset, offset + out.size()}, true, cancel);
-  return window ? window->read_up_to(offset, out, cancel) : fetch(offset, out, true, cancel);
+  const std::size_t held = window ? window->copy(offset, out) : 0;
+  if (held == out.size()) return held;
+  return held + fetch(offset + held, out.subspan(held), true, cancel);
 }
 
 std::shared_ptr<ReadAhead::Window> ReadAhead::hold(Span wanted, bool at_once, Cancel& cancel) {
@@ -103,7 +129,7 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::hold(Span wanted, bool at_once, Ca
   if (somebody_fetches()) return nullptr;
   std::shared_ptr<Window> before = std::exchange(held_, nullptr);
   const std::optional<Span> span = in_order ? plan(wanted) : std::nullopt;
-  if (!span) return nullptr;
+  if (!span) return before && before->span().has(wanted.begin) ? before : nullptr;
   fetch_ = Fetch{*span, calling_thread(), getpid()};
   lock.unlock();
 

@@ -48,14 +48,15 @@ class ReadAhead {
 
  private:
   class Window;
+  class Rest;
   struct Fetch {
     Span span;
     std::thread::id thread;
     pid_t process;
   };
 
-  // Returns a window that covers `wanted`, and fetches it if accesses are in order; null if the
-  // caller has to read the source.
+  // Returns a window that covers `wanted`, and fetches it if accesses are in order. Returns one
+  // that covers the beginning, or null, if the caller has to read the rest from the source.
   std::shared_ptr<Window> hold(Span wanted, bool at_once, Cancel& cancel);
   // The mutex must be locked for the next three methods.
 

@@ -10,6 +10,7 @@ struct Span {
   std::uint64_t end = 0;
 
   std::uint64_t size() const { return end - begin; }
+  bool has(std::uint64_t offset) const { return begin <= offset && offset < end; }
   bool covers(const Span& other) const { return begin <= other.begin && other.end <= end; }
 };
 
