@@ -287,8 +287,9 @@ inline void apply_to_base_of(Try& run, std::optional<Web::Kind> kind) {
             "a delta is not applied because of a few faults");
     return;
   }
-  // A stale answer may still be right, and so is a base that was there before.
-  require(!is_damaged || world.faults() > 0, "a delta is applied to another model");
+  // A stale answer may still be right, and so are a base that was there before, and the new model
+  // in its place.
+  require(!is_damaged || is_replaced || world.faults() > 0, "a delta is applied to another model");
   require(Content(run, found).is(files.now, true),
           "a delta makes other bytes than those of its model");
 }
