@@ -11,6 +11,7 @@
 #include "io/node/node_file.h"
 #include "io/node/open.h"
 #include "io_support.h"
+#include "worlds.h"
 
 namespace tensorizer {
 namespace {
@@ -172,6 +173,32 @@ TEST_F(NodeTest, AReaderGoesOnWhenAnotherOneIsKilled) {
   EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   kill(child, SIGKILL);
   EXPECT_EQ(waiting.get(), text_.substr(kNodeBlock, 10));
+  waitpid(child, nullptr, 0);
+  close(told[0]);
+  close(told[1]);
+}
+
+TEST_F(NodeTest, AReaderDoesNotWaitForOneThatIsStopped) {
+  const auto source = open();
+  int told[2];
+  ASSERT_EQ(pipe2(told, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    served_->before = [&] {
+      [[maybe_unused]] const ssize_t wrote = ::write(told[1], "x", 1);
+      raise(SIGSTOP);
+    };
+    read(*open(), kNodeBlock, 10);
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(::read(told[0], &byte, 1), 1);
+  {
+    const RecordedPauses world;
+    EXPECT_TRUE(read(*source, 0, 3 * kNodeBlock) == text_.substr(0, 3 * kNodeBlock));
+    EXPECT_GT(world.so_far().size(), 1000U);
+  }
+  kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   close(told[0]);
   close(told[1]);

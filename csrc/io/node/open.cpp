@@ -16,6 +16,8 @@ namespace {
 constexpr std::uint64_t kBlock = NodeFile::kBlock;
 // How long to wait before looking again for blocks that others fetch.
 constexpr auto kLook = std::chrono::milliseconds(1);
+// After this time in one read, they are fetched here as well: a process may have been stopped.
+constexpr auto kPatience = std::chrono::seconds(60);
 
 // Returns the bytes from `begin` to `end` of the pieces.
 std::vector<Bytes> part_of(std::span<const Bytes> pieces, std::uint64_t begin, std::uint64_t end) {
@@ -63,7 +65,14 @@ class NodeSource final : public ForwardingSource {
     const std::uint64_t end = offset + total_size(pieces);
     const std::uint64_t first = offset / kBlock;
     std::vector<bool> filled(align_up(end, kBlock) / kBlock - first);
-    while (!fill_rest(offset, pieces, first, filled, cancel)) cancel.sleep(kLook);
+    const Clock::time_point since = Clock::now();
+    while (!fill_rest(offset, pieces, first, filled, cancel)) {
+      if (Clock::now() - since > kPatience) {
+        file_->read(offset, pieces, cancel);
+        return;
+      }
+      cancel.sleep(kLook);
+    }
   }
 
   // Fills the blocks from `first` on that are not in `filled` and that nobody else fetches. Returns
