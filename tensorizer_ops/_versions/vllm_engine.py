@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
             done = _all_succeed(lambda: self._take_over(version, paths[0]))
         finally:
             if not done:
-                self._put_back()
-                self._between = sorted({*self._between, self._version, version}, key=str)
-                logger.error(
-                    "the weights are between the versions %s: update to one of them",
-                    " and ".join(map(str, self._between)),
-                )
+                self._go_back(version)
         if done:
             self._version, self._file, self._between = version, Path(paths[0]), []
             how = "by layers" if self._is_reloading else "by elements"
@@ -150,8 +146,10 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
             logger.info("version %d was taken over %s in %.3f s", version, how, seconds)
 
     def _take_over(self, version: int, path: str) -> None:
-        if self._replace_elements(version, path):
-            return
+        if not self._replace_elements(version, path):
+            self._load_layers(path)
+
+    def _load_layers(self, path: str) -> None:
         wanted = {name for name, _ in self.model.named_parameters()}
         if not self._is_reloading:
             initialize_layerwise_reload(self.model)
@@ -176,6 +174,28 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
             logger.warning("all of version %d is loaded: %s", version, str(error))
             return False
         return True
+
+    def _go_back(self, failed: int) -> None:
+        """Load the version before again. If that fails too, weights of several versions stay."""
+        self._put_back()
+        if self._file is not None and not self._between and self._is_loaded_again(self._file):
+            logger.error("the weights are those of version %s again", self._version)
+            return
+        self._between = sorted({*self._between, self._version, failed}, key=str)
+        logger.error(
+            "the weights are between the versions %s: update to one of them",
+            " and ".join(map(str, self._between)),
+        )
+
+    def _is_loaded_again(self, file: Path) -> bool:
+        done = False
+        with suppress(Exception):  # the first error is what the caller gets
+            done = _all_succeed(lambda: self._load_layers(str(file)))
+        if done:
+            self.finish_weight_update()
+        else:
+            self._put_back()
+        return done
 
     def _put_back(self) -> None:
         """Give modules that did not get all of their weights the ones that they had."""

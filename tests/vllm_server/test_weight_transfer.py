@@ -181,6 +181,14 @@ def test_what_cannot_be_taken_over(
         publisher.publish(versions[2], step=3)
         update(server, 3)
         assert server.complete() == expected[2]
+        # Now there is a version to go back to.
+        publisher.publish(tensors, step=4)
+        refused(server, 4, f"lacks the tensor '{lost}'")
+        assert "the weights are those of version 3 again" in server.log.read_text()
+        assert server.complete() == expected[2]
+        publisher.publish(versions[10], step=5)
+        update(server, 5)
+        assert server.complete() == expected[10]
 
 
 def refused(server: Server, version: int, why: str, patience: float = 100) -> None:
