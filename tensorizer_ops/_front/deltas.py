@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.arguments import checked, kind_of, wrong
+from tensorizer_ops._base.arguments import check_names, checked, wrong
 from tensorizer_ops._base.options import Hashes, Options, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors
@@ -126,9 +126,8 @@ def _apply_in_memory(
     if isinstance(base, torch.nn.Module):
         base = base.state_dict(keep_vars=True)
     named = as_dict(base)
+    check_names("base", named)
     for name, tensor in named.items():
-        if not isinstance(name, str):
-            raise TypeError(f"base has a name that is {kind_of(name)}, and must be str")
         if not isinstance(tensor, torch.Tensor):
             raise wrong(f"base[{name!r}]", tensor, "a tensor")
     plain = plain_tensors(named, named.values(), done="changed")

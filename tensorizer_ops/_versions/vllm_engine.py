@@ -27,6 +27,7 @@ from vllm.model_executor.model_loader.reload import (
 )
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._front.serving import Settings, weights
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.node import Node
@@ -54,7 +55,7 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if not isinstance(self.version, int):
-            raise TypeError(f"version is {type(self.version).__name__}, and must be int")
+            raise wrong("version", self.version, "int")
 
 
 def _all_succeed(work: Callable[[], None]) -> bool:

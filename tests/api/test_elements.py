@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 
 import tensorizer_ops
 from support.samples import assert_same
+from support.views import COLUMNS, ROWS, VIEWS
 from tensorizer_ops import Publisher
 from tensorizer_ops._versions.elements import (
     ChangedWeight,
@@ -19,25 +19,9 @@ from tensorizer_ops._versions.elements import (
 )
 from tensorizer_ops._versions.node import Node
 
-ROWS, COLUMNS = 64, 48
 DTYPES = [
     *(torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn),
     *(torch.int8, torch.int64, torch.bool, torch.complex64),
-]
-# Parts of a matrix that go to tensors of their own.
-PARTS: list[Callable[[torch.Tensor], torch.Tensor]] = [
-    lambda x: x,
-    lambda x: x.narrow(0, 16, 8),
-    lambda x: x.narrow(1, 3, 7),
-    lambda x: x.narrow(1, 3, 0),
-    lambda x: x[-1],
-    lambda x: x[2, 3],
-    lambda x: x[..., ::3][4:],
-    lambda x: x[:, 5:9].select(0, 2),
-    lambda x: x.chunk(3, 1)[2],
-    lambda x: x.split([10, 20, 34])[1],
-    lambda x: x.tensor_split(5)[4],
-    lambda x: x.detach().data[1:],
 ]
 
 
@@ -71,7 +55,7 @@ def test_parts_are_brought_to_the_new_version(tmp_path: Path, dtype: torch.dtype
     old = random((ROWS, COLUMNS), dtype, 1)
     new = changed(old)
     found = saved(tmp_path, {"w": old}, {"w": new})
-    for part in PARTS:
+    for part in (lambda x: x, *VIEWS):
         target = part(old).clone()
         target.copy_(part(found["w"]))
         assert_same({"w": target}, {"w": part(new).clone()})

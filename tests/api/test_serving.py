@@ -24,24 +24,9 @@ from local_servers.web import nginx
 from support.process import run_python
 from support.ranks import run_ranks
 from support.samples import assert_same
+from support.views import COLUMNS, ROWS, VIEWS
 from tensorizer_ops._front.serving import Settings, Stored, Weight, weights
 
-ROWS, COLUMNS = 64, 48
-
-# Operations that read nothing.
-VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
-    lambda x: x.narrow(0, 16, 8),
-    lambda x: x.narrow(1, 3, 0),
-    lambda x: x[-1],
-    lambda x: x[2, 3],
-    lambda x: x[..., ::3][4:],
-    lambda x: x[:, 5:9].select(0, 2),
-    lambda x: x.chunk(3, 1)[2],
-    lambda x: x.split([10, 20, 34])[1],
-    lambda x: x.tensor_split(5)[4],
-    lambda x: list(x)[3],
-    lambda x: x.detach().data[1:],
-]
 READS: list[Callable[[torch.Tensor], Any]] = [
     lambda x: x.t()[2:4],
     lambda x: x.reshape(-1),

@@ -64,6 +64,38 @@ class Served final : public Source {
 
 class NodeTest : public IoTest {
  protected:
+  // A process that has claimed the second block when the constructor returns.
+  class Claimant {
+   public:
+    Claimant(NodeTest& test, std::function<void()> then) {
+      int told[2];
+      if (pipe2(told, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+      const Descriptor read_end(told[0]), write_end(told[1]);
+      process_ = fork();
+      if (process_ == 0) {
+        test.served_->before = [&] {
+          [[maybe_unused]] const ssize_t wrote = ::write(write_end.get(), "x", 1);
+          then();
+        };
+        test.read(*test.open(), kNodeBlock, 10);
+        _exit(0);
+      }
+      char byte;
+      EXPECT_EQ(::read(read_end.get(), &byte, 1), 1);
+    }
+    ~Claimant() {
+      end();
+      waitpid(process_, nullptr, 0);
+    }
+    Claimant(const Claimant&) = delete;
+    Claimant& operator=(const Claimant&) = delete;
+
+    void end() const { kill(process_, SIGKILL); }
+
+   private:
+    pid_t process_;
+  };
+
   std::unique_ptr<Source> open() { return node_source(served_, node_.string(), name_, cancel_); }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(node_), {}));
@@ -155,53 +187,20 @@ TEST_F(NodeTest, AReaderGoesOnWhenAnotherOneFails) {
 // A process that has claimed a block and is killed. The other one waits for it, and then fetches.
 TEST_F(NodeTest, AReaderGoesOnWhenAnotherOneIsKilled) {
   const auto source = open();
-  int told[2];
-  ASSERT_EQ(pipe2(told, O_CLOEXEC), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    served_->before = [&] {
-      [[maybe_unused]] const ssize_t wrote = ::write(told[1], "x", 1);
-      pause();
-    };
-    read(*open(), kNodeBlock, 10);
-    _exit(0);
-  }
-  char byte;
-  ASSERT_EQ(::read(told[0], &byte, 1), 1);
+  const Claimant other(*this, [] { pause(); });
   EXPECT_EQ(read(*source, 0, 10), text_.substr(0, 10));
   auto waiting = std::async(std::launch::async, [&] { return read(*source, kNodeBlock, 10); });
   EXPECT_EQ(waiting.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
-  kill(child, SIGKILL);
+  other.end();
   EXPECT_EQ(waiting.get(), text_.substr(kNodeBlock, 10));
-  waitpid(child, nullptr, 0);
-  close(told[0]);
-  close(told[1]);
 }
 
 TEST_F(NodeTest, AReaderDoesNotWaitForOneThatIsStopped) {
   const auto source = open();
-  int told[2];
-  ASSERT_EQ(pipe2(told, O_CLOEXEC), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    served_->before = [&] {
-      [[maybe_unused]] const ssize_t wrote = ::write(told[1], "x", 1);
-      raise(SIGSTOP);
-    };
-    read(*open(), kNodeBlock, 10);
-    _exit(0);
-  }
-  char byte;
-  ASSERT_EQ(::read(told[0], &byte, 1), 1);
-  {
-    const RecordedPauses world;
-    EXPECT_TRUE(read(*source, 0, 3 * kNodeBlock) == text_.substr(0, 3 * kNodeBlock));
-    EXPECT_GT(world.so_far().size(), 1000U);
-  }
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  close(told[0]);
-  close(told[1]);
+  const Claimant other(*this, [] { raise(SIGSTOP); });
+  const RecordedPauses world;
+  EXPECT_TRUE(read(*source, 0, 3 * kNodeBlock) == text_.substr(0, 3 * kNodeBlock));
+  EXPECT_GT(world.so_far().size(), 1000U);
 }
 
 TEST_F(NodeTest, TheLastReaderRemovesTheFile) {

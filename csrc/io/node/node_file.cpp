@@ -25,7 +25,7 @@ constexpr std::string_view kPrefix = "tensorizer_ops-load-";
 constexpr std::uint64_t kUsers = std::uint64_t{1} << 60;
 constexpr std::uint64_t kBlocks = kUsers + 1;
 
-// What is written for a block that is there.
+// The mark of a block that is there.
 constexpr std::byte kThere{1};
 
 constexpr auto kWait = std::chrono::milliseconds(1);
@@ -83,8 +83,8 @@ NodeFile::NodeFile(const std::string& folder, const std::string& content, std::u
   }
 }
 
-// Whoever removes the file has locked it, so a file that is open here and has a name when its lock
-// is had keeps it.
+// A file is removed only by who has locked it alone. So one that still has its name when this
+// process has locked it, too, keeps the name.
 void NodeFile::open(Cancel& cancel) {
   do {
     file_ = open_descriptor(AT_FDCWD, path_, O_RDWR | O_NOFOLLOW);
@@ -150,7 +150,7 @@ NodeFile::Run NodeFile::next(std::uint64_t begin, std::uint64_t end, Cancel& can
     }
     run.end = from;
   }
-  // Somebody may have fetched them before they were claimed.
+  // Others may have fetched some before the lock was taken.
   run = marked(begin, run.end, cancel);
   if (run.state == State::There) return run;
   run.state = State::Claimed;

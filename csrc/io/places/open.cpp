@@ -27,7 +27,7 @@ namespace {
 constexpr const PlaceKind* kKinds[] = {&local_files, &local_descriptors, &web_servers, &s3_objects,
                                        &azure_blobs, &hub_files,         &redis_files};
 
-// What each process fetches first of a file that it shares with others: its version comes with it.
+// The bytes that a process asks for to learn the version of a file that it shares with others.
 constexpr std::uint64_t kFirstOnNode = 4 << 10;
 // After this time, the date of a file is in the past.
 constexpr auto kUntilExact = std::chrono::milliseconds(1100);
