@@ -17,6 +17,7 @@
 #   make bench-gpu      compares loads onto and saves from an accelerator
 #   make site    builds the site of the documentation in build/site/html, without dead links
 #   make look    builds it, and opens every page in Chromium, narrow and wide, light and dark
+#   make slow    runs the Python tests that take too long for every change
 #   make fuzz    fuzzes the code that reads files for FUZZ_SECONDS (600)
 #   make soak    loads and saves in every way for SOAK_SECONDS (600)
 #   make test-hf  runs the tests of hf with the oldest and the newest transformers
@@ -50,6 +51,7 @@ FUZZ_SECONDS ?= 600
 SEEDS ?= 1-1000000
 SOAK_SECONDS ?= 600
 PYTEST_WORKERS ?= 3
+PYTEST_MARKS ?= not slow
 export MAX_JOBS ?= $(shell nproc)
 # Another clone, or a copy of this folder, finds what the compiler has made of the same sources.
 export CCACHE_BASEDIR ?= $(CURDIR)
@@ -72,7 +74,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate planted mutants clean cpp-test pytest
+.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate planted mutants clean cpp-test pytest slow
 .PHONY: build-packages test-packages test-hf test-vllm
 
 build: $(BUILT)
@@ -92,8 +94,9 @@ test: build $(STAMPS)/test | test-packages
 	$(STEP) "Kernels for GPUs" $(RUN) cuda
 	$(STEP) "Python tests" $(RUN) pytest
 
-# What takes too long for every change. The tests run all benchmarks, with little work.
+# What takes too long for every change. The slow tests run all benchmarks, with little work.
 all-checks: test
+	$(STEP) "Slow tests" $(RUN) slow
 	$(STEP) "Demo" $(RUN) demo
 	$(STEP) "Other libraries" $(RUN) check-peers
 	$(STEP) "Old and new transformers" $(RUN) test-hf
@@ -184,7 +187,10 @@ mutants: $(STAMPS)/build | test-packages
 	@$(BIN)/python tools/mutants.py $(MUTANTS)
 
 pytest: build $(STAMPS)/test
-	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup tests
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadgroup -m "$(PYTEST_MARKS)" tests
+
+slow:
+	@$(RUN) pytest PYTEST_MARKS=slow
 
 # With the oldest and the newest transformers that the documentation names; `make test` has another.
 test-hf: build .venv-hf-4/installed .venv-hf-5/installed | test-packages

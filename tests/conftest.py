@@ -69,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
     config.addinivalue_line("filterwarnings", "ignore:.*torch.jit:DeprecationWarning")
     config.addinivalue_line("filterwarnings", "ignore:ComplexHalf")
+    config.addinivalue_line("markers", "slow: takes so long that only all-checks runs it")
     config.addinivalue_line("markers", "keeps_files_open: what others hold, stays open")
 
 

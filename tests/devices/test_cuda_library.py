@@ -140,7 +140,15 @@ SHAPES += [(100_003, 1 << 20), (0, 1)]
 MANY = [*((size, 9 + size % 9) for size in range(45)), *[(0, 8)] * 45]
 
 
-@pytest.mark.parametrize("shapes", [[], *([shape] for shape in SHAPES), SHAPES, MANY])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [],
+        *([shape] for shape in SHAPES),
+        pytest.param(SHAPES, marks=pytest.mark.slow),
+        pytest.param(MANY, marks=pytest.mark.slow),
+    ],
+)
 def test_decryption(library: ctypes.CDLL, shapes: list[tuple[int, int]]) -> None:
     pieces = [Sealed(i, size, chunk) for i, (size, chunk) in enumerate(shapes)]
     chunks = [(piece, i) for piece in pieces for i in range(len(piece.chunks))]

@@ -15,6 +15,8 @@ import pytest
 from benchmarks.harness.memory import private_memory
 from support.process import ROOT, TIMEOUT, environment, run_python, warm_python
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 import runpy, sys
 from support import sim_device

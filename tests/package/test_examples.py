@@ -24,6 +24,7 @@ def test_who_asks_for_help_gets_it(tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_demo(tmp_path: Path) -> None:
     """Its own checks compare every byte; here, that it tries all and shows what it has measured."""
     run_example(tmp_path, "demo/model.py", "built", "--width", "32", timeout=600)
@@ -62,6 +63,7 @@ def test_background_save(tmp_path: Path) -> None:
         assert f"\n{way} " in shown
 
 
+@pytest.mark.slow
 def test_fsdp(tmp_path: Path) -> None:
     def losses(folder: str, ranks: int, steps: int) -> str:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -87,7 +87,7 @@ class ModelServer {
 // Returns a model, some of whose tensors have several blocks.
 inline Model delta_model(Try& run, Format format) {
   Model model = some_model(run, format);
-  if (!run.world.one_in(8)) return model;
+  if (!run.world.one_in(32)) return model;
   std::string& bytes = model.tensors.front().bytes;
   const std::string some = bytes;
   const std::uint64_t size = (1 << 20) + run.world.below(1 << 20);
