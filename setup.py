@@ -54,7 +54,7 @@ MODULE = "_core"
 LIMITED_API = "0x030C0000"
 LIMITED_MODULE = "_core_abi3"
 # The folders of csrc that need no torch: they form libtensorizer_core.
-CORE_LAYERS = {"base", "codec", "format", "io", "engine"}
+CORE_LAYERS = {"base", "codec", "format", "trust", "io", "engine"}
 
 COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra"]
 # Warnings are errors only for `make build`, which sets the variable, and for `setup.py build_ext`:

@@ -24,6 +24,7 @@ ALLOWED = {
     "codec": ["base"],
     "cuda": [],
     "format": ["base", "codec"],
+    "trust": ["base", "codec"],
     "format/tensors": ["base", "codec", "format"],
     "format/safetensors": ["base", "codec", "format"],
     "io": ["base", "codec"],

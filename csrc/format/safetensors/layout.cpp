@@ -5,13 +5,13 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json_string.h"
 #include "base/utf8.h"
 #include "format/name.h"
 #include "format/name_table.h"
 #include "format/safetensors/digest_list.h"
 #include "format/safetensors/dtype.h"
 #include "format/safetensors/header.h"
-#include "format/safetensors/json_string.h"
 
 namespace tensorizer {
 

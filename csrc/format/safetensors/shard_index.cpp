@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_string.h"
 #include "base/number.h"
 #include "base/text.h"
 #include "format/name_table.h"
 #include "format/parsing.h"
 #include "format/safetensors/header.h"
-#include "format/safetensors/json_string.h"
 
 namespace tensorizer {
 

@@ -1,4 +1,4 @@
-#include "format/safetensors/json_string.h"
+#include "base/json_string.h"
 
 #include <algorithm>
 

@@ -1,0 +1,35 @@
+// Opens bundles of OpenSSF Model Signing v1.0: checks who signed, and reads what.
+//
+// A bundle is JSON of Sigstore's form: a DSSE envelope with an in-toto statement. It is signed by a
+// key or by a certificate; signatures of Sigstore itself need its transparency log, and are
+// refused. Nothing here does I/O or knows secrets.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "codec/sha256.h"
+#include "trust/manifest.h"
+#include "trust/policy.h"
+
+namespace tensorizer {
+
+inline constexpr std::size_t kMostBundleBytes = std::size_t{256} << 20;
+
+// Throws Error(InvalidFormat) if this is no such bundle, Error(Crypto) if it is not signed by
+// somebody whom the policy trusts, or is Sigstore's, and Error(HashMismatch) if it is about another
+// model than the `subject` of the policy. Messages begin with `label`.
+Manifest open_bundle(ConstBytes json, const Policy& policy, const std::string& label);
+
+// Reads the payload of a bundle whose signature the caller has verified. `signer` is its name for
+// messages. Throws as open_bundle().
+Manifest open_payload(ConstBytes payload, const std::string& signer,
+                      const std::optional<Sha256Digest>& subject, const std::string& label);
+
+// Returns what DSSE signs for a payload of this size, without the payload that follows.
+std::string signed_prefix(std::size_t payload_size);
+
+}  // namespace tensorizer

@@ -1,0 +1,37 @@
+#include "trust/policy.h"
+
+#include "base/error.h"
+
+namespace tensorizer {
+
+Policy make_policy(std::span<const Pem> keys, std::span<const Pem> roots,
+                   std::span<const std::string> identities, std::optional<std::time_t> at,
+                   std::optional<Sha256Digest> subject) {
+  const auto refuse = [](const std::string& what) {
+    throw Error(ErrorKind::InvalidArgument, what);
+  };
+  if (keys.empty() && roots.empty()) {
+    refuse("nobody is trusted to sign: give a public key, or a root certificate and an identity");
+  }
+  if (!roots.empty() && identities.empty()) {
+    refuse(
+        "a root certificate needs an identity: anybody to whom this root gave a certificate could "
+        "sign");
+  }
+  if (roots.empty() && !identities.empty()) {
+    refuse("an identity needs a root certificate, which says to whom it belongs");
+  }
+  Policy policy;
+  for (const Pem& key : keys) policy.keys.push_back(PublicKey::from_pem(key.text, key.label));
+  for (const Pem& root : roots) {
+    for (Certificate& one : Certificate::from_pem(root.text, root.label)) {
+      policy.roots.push_back(std::move(one));
+    }
+  }
+  for (const std::string& identity : identities) policy.identities.emplace_back(identity);
+  policy.at = at;
+  policy.subject = subject;
+  return policy;
+}
+
+}  // namespace tensorizer

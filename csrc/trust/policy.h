@@ -1,0 +1,42 @@
+// Whom to trust, and what.
+#pragma once
+
+#include <ctime>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codec/ecdsa.h"
+#include "codec/sha256.h"
+#include "trust/certificate.h"
+
+namespace tensorizer {
+
+// A bundle is trusted if one of `keys` signed it, or a certificate that one of `roots` issued to
+// one of `identities`. Never a certificate of the system.
+struct Policy {
+  std::vector<PublicKey> keys;
+  std::vector<Certificate> roots;
+  std::vector<Identity> identities;
+  // When certificates must be valid; null for now.
+  std::optional<std::time_t> at;
+  // The root digest of the only model that is wanted; null for any that they signed.
+  std::optional<Sha256Digest> subject;
+};
+
+// Text and the name of it for messages: "'signer.pub'".
+struct Pem {
+  std::string label;
+  std::string text;
+};
+
+// Makes a policy of public keys, one a text, and of certificates, any number a text. Throws
+// Error(InvalidArgument) for what they are not, if there are neither keys nor roots, and if there
+// are roots without identities or the other way round.
+Policy make_policy(std::span<const Pem> keys, std::span<const Pem> roots,
+                   std::span<const std::string> identities,
+                   std::optional<std::time_t> at = std::nullopt,
+                   std::optional<Sha256Digest> subject = std::nullopt);
+
+}  // namespace tensorizer
