@@ -7,6 +7,7 @@ that mutations of them reach all of the parser; and with the inputs that earlier
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import struct
@@ -181,6 +182,19 @@ def changes_seeds() -> dict[str, bytes]:
     return {f"kind-{kind}": bytes([kind]) + struct.pack("<H", 400) + code for kind in range(8)}
 
 
+def bundle_seeds() -> dict[str, bytes]:
+    """Bundles after a byte 0, and what they sign after a byte 1."""
+    seeds = {}
+    for path in sorted((Path(__file__).parents[1] / "data" / "oms").rglob("*")):
+        if path.suffix == ".sig" or path.name.endswith(".bundle.json"):
+            bundle = path.read_bytes()
+            seeds[path.name] = b"\0" + bundle
+            if b'"payload"' in bundle:
+                envelope = json.loads(bundle)["dsseEnvelope"]
+                seeds[path.name + "-payload"] = b"\1" + base64.b64decode(envelope["payload"])
+    return seeds
+
+
 def main() -> None:
     for target, seeds in (
         (
@@ -191,6 +205,7 @@ def main() -> None:
         ("fuzz_safetensors", safetensors_seeds()),
         ("fuzz_shard_index", shard_index_seeds()),
         ("fuzz_changes", changes_seeds()),
+        ("fuzz_bundle", bundle_seeds()),
         *SEEDS.items(),
     ):
         directory = Path(sys.argv[1]) / target

@@ -1,4 +1,6 @@
 // What a signed statement may say of the files of a model, and that any other is refused.
+#include <array>
+
 #include "memory_watch.h"
 #include "trust/statement.h"
 #include "trust_support.h"
