@@ -37,9 +37,10 @@ ALLOWED = {
     "io/redis": ["base", "io"],
     "io/hub": ["base", "codec", "io", "io/http"],
     "io/node": ["base", "codec", "io"],
+    "io/signed": ["base", "codec", "io", "trust"],
     "io/places": [
         *("base", "io", "io/local", "io/http", "io/s3", "io/azure", "io/hub", "io/redis"),
-        "io/node",
+        *("io/node", "io/signed"),
     ],
     "engine": ["base", "codec", "format", "io", "io/places"],
     "engine/digest": ["base", "codec", "format", "io"],
@@ -54,7 +55,7 @@ ALLOWED = {
         *("engine", "engine/digest", "engine/move", "engine/open"),
     ],
     "engine/rewrite": [
-        *("base", "format", "io", "io/places", "engine", "engine/digest", "engine/move"),
+        *("base", "codec", "format", "trust", "io/signed", "io", "io/places", "engine", "engine/digest", "engine/move"),
         *("engine/load", "engine/open", "engine/save"),
     ],
     "engine/delta": [
@@ -74,7 +75,7 @@ ALLOWED = {
         *("transfer/memory", "transfer/device", "transfer/files"),
     ],
     "python": [
-        *("base", "codec", "format/safetensors", "io", "io/places", "io/aws"),
+        *("base", "codec", "format/safetensors", "trust", "io", "io/places", "io/aws", "io/signed"),
         *("engine", "engine/open", "engine/rewrite", "engine/save"),
     ],
     "api": ["transfer/files"],

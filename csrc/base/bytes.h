@@ -1,6 +1,7 @@
 // Spans of bytes, and a cursor that reads little-endian fields from one.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <concepts>
 #include <cstddef>
@@ -34,6 +35,20 @@ constexpr std::uint64_t total_size(std::span<const ConstBytes> pieces) noexcept 
   std::uint64_t total = 0;
   for (const ConstBytes piece : pieces) total += piece.size();
   return total;
+}
+
+// Returns the bytes from `begin` to `end` of the pieces.
+inline std::vector<Bytes> part_of(std::span<const Bytes> pieces, std::uint64_t begin,
+                                  std::uint64_t end) {
+  std::vector<Bytes> part;
+  std::uint64_t at = 0;
+  for (const Bytes piece : pieces) {
+    const std::uint64_t from = std::clamp(begin, at, at + piece.size());
+    const std::uint64_t to = std::clamp(end, from, at + piece.size());
+    if (to > from) part.push_back(piece.subspan(from - at, to - from));
+    at += piece.size();
+  }
+  return part;
 }
 
 // Returns the smallest multiple of `alignment` that is at least `value`. The caller guarantees that

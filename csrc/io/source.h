@@ -38,6 +38,8 @@ struct ReadHints {
   // The cost of one more read, in bytes: a smaller gap between wanted bytes is read along with
   // them.
   std::uint64_t read_cost = 16 << 10;
+  // Reads that begin and end on multiples of this, in the source, move no other bytes.
+  std::uint64_t unit = 1;
 
   // Returns the number of concurrent reads of a job that computes on `threads` threads.
   int reads_for(int threads) const {

@@ -33,6 +33,7 @@
 #include "python/files.h"
 #include "python/interpreter.h"
 #include "python/remote_bytes.h"
+#include "python/trust.h"
 
 namespace tensorizer {
 
@@ -169,6 +170,7 @@ NB_MODULE(_core, module) {
   define_files(module);
   define_keys(module);
   define_remote_bytes(module);
+  define_trust(module);
   module.def("set_hooks", &set_hooks);
   module.def("usable_cpus", &usable_cpus);
   module.def("did_you_mean", [](const nb::bytes& given, const std::vector<std::string>& known) {

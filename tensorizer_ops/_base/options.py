@@ -26,6 +26,8 @@ class KnownOptions(TypedDict, total=False):
     stall_timeout: str | float
     timeout: str | float
     node_folder: str | float
+    trust: str | float
+    signature: str | float
     connections: str | float
     chunk_size: str | float
     retries: str | float

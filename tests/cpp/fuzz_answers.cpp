@@ -7,7 +7,7 @@
 #include "fuzz_text.h"
 #include "io/aws/command.h"
 #include "io/aws/json.h"
-#include "io/aws/timestamp.h"
+#include "base/timestamp.h"
 #include "io/http/answer.h"
 #include "io/s3/receipt.h"
 #include "io/xml.h"

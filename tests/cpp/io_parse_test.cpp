@@ -5,7 +5,7 @@
 #include "io/aws/command.h"
 #include "io/aws/ini.h"
 #include "io/aws/json.h"
-#include "io/aws/timestamp.h"
+#include "base/timestamp.h"
 #include "io/xml.h"
 #include "support.h"
 

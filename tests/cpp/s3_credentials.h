@@ -5,7 +5,7 @@
 
 #include "aws_home.h"
 #include "io/aws/credentials.h"
-#include "io/aws/timestamp.h"
+#include "base/timestamp.h"
 
 namespace tensorizer::testing_support {
 

@@ -138,7 +138,10 @@ LoadPlan plan_load(const LoadJob& job) {
     plan.move.most_strips =
         std::max<std::size_t>(settings.memory_ceiling / 2 / limits.strip_size, 1);
   }
-  limits.strips_follow_file = false;
+  limits.strips_follow_file = hints.unit > 1 && !job.hashes_chunks();
+  if (limits.strips_follow_file) {
+    limits.strip_size = align_up(limits.strip_size, hints.unit);
+  }
   limits.largest_gap = hints.read_cost;
 
   plan.extents.reserve(job.items.size());

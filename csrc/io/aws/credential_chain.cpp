@@ -11,7 +11,7 @@
 #include "io/aws/json.h"
 #include "io/aws/metadata_service.h"
 #include "io/aws/sts.h"
-#include "io/aws/timestamp.h"
+#include "base/timestamp.h"
 #include "io/http/open.h"
 #include "io/secret.h"
 

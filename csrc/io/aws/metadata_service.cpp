@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/aws/config_file.h"
-#include "io/aws/timestamp.h"
+#include "base/timestamp.h"
 #include "io/http/fetch.h"
 #include "io/http/open.h"
 #include "io/secret.h"

@@ -6,7 +6,7 @@
 #include "base/world.h"
 #include "codec/hmac.h"
 #include "io/aws/sign.h"
-#include "io/aws/timestamp.h"
+#include "base/timestamp.h"
 #include "io/http/fetch.h"
 #include "io/xml.h"
 

@@ -19,19 +19,6 @@ constexpr auto kLook = std::chrono::milliseconds(1);
 // After this time in one read, they are fetched here as well: a process may have been stopped.
 constexpr auto kPatience = std::chrono::seconds(60);
 
-// Returns the bytes from `begin` to `end` of the pieces.
-std::vector<Bytes> part_of(std::span<const Bytes> pieces, std::uint64_t begin, std::uint64_t end) {
-  std::vector<Bytes> part;
-  std::uint64_t at = 0;
-  for (const Bytes piece : pieces) {
-    const std::uint64_t from = std::clamp(begin, at, at + piece.size());
-    const std::uint64_t to = std::clamp(end, from, at + piece.size());
-    if (to > from) part.push_back(piece.subspan(from - at, to - from));
-    at += piece.size();
-  }
-  return part;
-}
-
 class NodeSource final : public ForwardingSource {
  public:
   NodeSource(std::shared_ptr<Source> file, std::uint64_t size, const std::string& folder,

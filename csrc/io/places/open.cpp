@@ -1,6 +1,7 @@
 #include "io/places/open.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "io/redis/open.h"
 #include "io/s3/open.h"
 #include "io/secret.h"
+#include "io/signed/open.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -153,11 +155,9 @@ std::string all_but_secrets(const std::string& uri, const PlaceKind& kind,
   return all;
 }
 
-}  // namespace
-
-std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
-                                    Cancel& cancel) {
-  cancel.check();
+// Opens a file as it is there, whether anybody has signed it or not.
+std::unique_ptr<Source> open_unsigned(const std::string& uri, const SourceOptions& options,
+                                      Cancel& cancel) {
   const PlaceKind& kind = kind_of(uri, options.given);
   const std::string folder = options_from(options.given, &node_options).folder;
   if (folder.empty() || !kind.on_server) return kind.open_source(uri, options, cancel);
@@ -169,6 +169,33 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
     file = kind.open_source(uri, first, cancel);
   }
   return node_source(std::move(file), folder, all_but_secrets(uri, kind, options.given), cancel);
+}
+
+// Returns a URI without its parameters and escapes.
+std::string path_of(const std::string& uri) {
+  const std::string_view folder = folder_of(uri);
+  if (folder == local_files.folder) return expand_home(local_path(split_uri(uri)));
+  if (folder != web_servers.folder && folder != hub_files.folder) return uri;
+  const std::string path = uri.substr(0, uri.find_first_of("?#"));
+  return percent_decoded(path).value_or(path);
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
+                                    Cancel& cancel) {
+  cancel.check();
+  const SignedOptions trusted = options_from(options.given, &signed_options);
+  if (trusted.trust.empty()) return open_unsigned(uri, options, cancel);
+  SourceOptions whole = options;
+  whole.begin = 0;
+  whole.end = SourceOptions().end;
+  const Neighbours neighbours{
+      [&](const std::string& beside) { return open_unsigned(beside, whole, cancel); },
+      [&](const std::string& name) { return sibling_uri(uri, name, options.given); },
+      &path_of};
+  return signed_source(open_unsigned(uri, options, cancel), uri, trusted, options.access,
+                       neighbours, cancel);
 }
 
 std::optional<std::string> sibling_uri(const std::string& uri, const std::string& name,
@@ -252,6 +279,7 @@ std::unique_ptr<SharedSink> open_shared_sink(const std::string& uri,
 
 std::vector<Option> place_options(OptionList& given) {
   std::vector<Option> all = checks<&node_options>();
+  std::ranges::move(checks<&signed_options>(), std::back_inserter(all));
   for (const PlaceKind* kind : kKinds) {
     if (kind->options == nullptr) continue;
     for (Option& option : kind->options()) {

@@ -1,4 +1,4 @@
-#include "io/aws/timestamp.h"
+#include "base/timestamp.h"
 
 #include <algorithm>
 

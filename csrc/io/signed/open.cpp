@@ -1,0 +1,171 @@
+#include "io/signed/open.h"
+
+#include <algorithm>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "codec/hmac.h"
+#include "io/secret.h"
+#include "io/signed/policy_name.h"
+#include "io/signed/signed_source.h"
+#include "io/uri.h"
+#include "trust/bundle.h"
+
+namespace tensorizer {
+
+namespace {
+
+constexpr std::string_view kBundleSuffix = ".sig";
+constexpr const char* kModelBundle = "model.sig";
+// A file that was signed in whole is read once before anything of it is given out, for digests of
+// parts of this size.
+constexpr std::uint64_t kOwnShard = 1 << 20;
+
+// S3 may refuse to tell whether there is an object.
+bool may_not_exist(const Error& error) {
+  return error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::PermissionDenied;
+}
+
+std::string last_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// The bundle of a job, which is read once.
+class JobBundle {
+ public:
+  const Manifest& manifest(const std::string& uri, const SignedOptions& options,
+                           const Neighbours& neighbours, Cancel& cancel) {
+    const std::lock_guard lock(mutex_);
+    if (!manifest_) read(uri, options, neighbours, cancel);
+    return *manifest_;
+  }
+
+  // Returns what the bundle says of the file with this path. Throws Crypto if that is nothing.
+  const ManifestFile* find(std::string name, const std::string& label) const {
+    const std::string folder = path_.substr(0, path_.rfind('/') + 1);
+    if (name.starts_with(folder)) {
+      name.erase(0, folder.size());
+    } else if (manifest_->files.size() == 1) {
+      name = last_of(name);
+    } else {
+      throw Error(ErrorKind::Crypto, label + ": it is in another folder than its bundle, " + label_ +
+                                         ", which lists several files by their names from there");
+    }
+    if (const ManifestFile* const file = manifest_->find(name)) return file;
+    throw Error(ErrorKind::Crypto,
+                label + ": it is not signed: " + label_ + ", signed by " + manifest_->signer +
+                    ", has no " + quote(name, 4096) + " among its " +
+                    std::to_string(manifest_->files.size()) + " files");
+  }
+
+ private:
+  void read(const std::string& uri, const SignedOptions& options, const Neighbours& neighbours,
+            Cancel& cancel) {
+    const auto policy = resolve_policy(options.trust);
+    const std::unique_ptr<Source> file = open(uri, options, neighbours);
+    label_ = file->label();
+    const std::uint64_t most = std::min<std::uint64_t>(
+        file->size().value_or(kMostBundleBytes + 1), kMostBundleBytes + 1);
+    std::vector<std::byte> bytes;
+    for (std::size_t step = 1 << 20; bytes.size() < most; step *= 2) {
+      const std::size_t have = bytes.size();
+      bytes.resize(std::min<std::uint64_t>(have + step, most));
+      const std::size_t got = file->read_up_to(have, Bytes(bytes).subspan(have), cancel);
+      const bool is_end = have + got < bytes.size();
+      bytes.resize(have + got);
+      if (is_end) break;
+    }
+    manifest_ = std::make_unique<const Manifest>(open_bundle(bytes, *policy, label_));
+  }
+
+  std::unique_ptr<Source> open(const std::string& uri, const SignedOptions& options,
+                               const Neighbours& neighbours) {
+    const auto open = [&](const std::string& bundle) {
+      path_ = neighbours.path(bundle);
+      return neighbours.open(bundle);
+    };
+    if (!options.signature.empty()) return open(options.signature);
+    const std::string own = last_of(neighbours.path(uri)) + std::string(kBundleSuffix);
+    for (const std::string& name : {own, std::string(kModelBundle)}) {
+      const std::optional<std::string> bundle = neighbours.sibling(name);
+      if (!bundle) break;
+      try {
+        return open(*bundle);
+      } catch (const Error& error) {
+        if (!may_not_exist(error)) throw;
+      }
+    }
+    throw Error(ErrorKind::Crypto,
+                quote(without_secrets(uri), 4096) + ": it is not signed: there is neither " +
+                    quote(own, 4096) + " nor " +
+                    quote(kModelBundle) +
+                    " beside it, and no option 'signature' names a bundle elsewhere");
+  }
+
+  std::mutex mutex_;
+  std::string path_;
+  std::string label_;
+  std::unique_ptr<const Manifest> manifest_;
+};
+
+// Returns the digests of parts of a file that was signed in whole.
+SignedShards read_whole(Source& file, std::uint64_t size, const Manifest& manifest,
+                        ConstBytes signed_digest, Cancel& cancel) {
+  const auto digests = std::make_shared<std::vector<Sha256Digest>>();
+  Sha256 whole;
+  std::vector<std::byte> bytes(std::min<std::uint64_t>(4 * kOwnShard, size));
+  for (std::uint64_t at = 0; at < size; at += bytes.size()) {
+    const Bytes piece = Bytes(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
+    file.read(at, {&piece, 1}, cancel);
+    const std::size_t have = digests->size();
+    digests->resize(have + align_up(piece.size(), kOwnShard) / kOwnShard);
+    hash_shards({&piece, 1}, kOwnShard, std::span(*digests).subspan(have));
+    whole.update(piece);
+  }
+  const Sha256Digest found = whole.finish();
+  if (!std::ranges::equal(found, signed_digest)) {
+    throw Error(ErrorKind::HashMismatch,
+                file.label() + ": its bytes are not those that " + manifest.signer +
+                    " signed: their SHA-256 is " + to_hex(found) + ", and should be " +
+                    to_hex(signed_digest) + ": they are damaged, or were changed");
+  }
+  return {size, kOwnShard, std::as_bytes(std::span(*digests)), digests, manifest.signer};
+}
+
+}  // namespace
+
+std::vector<Option> signed_options(SignedOptions& options) {
+  Option trust{"trust", kPolicyNames, [&options](const std::string&, const std::string& text) {
+                 if (!names_policy(text)) return false;
+                 options.trust = text;
+                 return true;
+               }};
+  trust.use = OptionUse::Load;
+  Option signature = text_option("signature", "the URI of a bundle", options.signature);
+  signature.use = OptionUse::Load;
+  return {trust, signature};
+}
+
+std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::string& uri,
+                                      const SignedOptions& options,
+                                      const std::shared_ptr<SharedAccess>& access,
+                                      const Neighbours& neighbours, Cancel& cancel) {
+  const std::optional<std::uint64_t> size = file->size();
+  if (!size || file->sequential() || file->start() != 0) {
+    throw Error(ErrorKind::InvalidArgument,
+                file->label() + ": option 'trust' needs a file whose size is known and that can be "
+                                "read at any offset");
+  }
+  const auto make = [] { return std::make_shared<JobBundle>(); };
+  const std::shared_ptr<JobBundle> bundle = access ? access->get<JobBundle>(make) : make();
+  const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
+  const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
+  const ConstBytes digests = manifest.digests_of(listed);
+  SignedShards shards =
+      manifest.in_shards()
+          ? SignedShards{listed.size, manifest.shard_size, digests, bundle, manifest.signer}
+          : read_whole(*file, *size, manifest, digests, cancel);
+  return std::make_unique<SignedSource>(std::move(file), std::move(shards));
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,47 @@
+// Files whose bytes must be signed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/cancel.h"
+#include "io/option.h"
+#include "io/options.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+struct SignedOptions {
+  std::string trust;      // the name of a policy; empty if nothing must be signed
+  std::string signature;  // the URI of the bundle; empty to look for it beside the file
+};
+
+// Returns options that set the members of `options`. They keep a reference to it.
+std::vector<Option> signed_options(SignedOptions& options);
+
+// Other files than the one that is opened.
+struct Neighbours {
+  // Opens a file, which need not be signed.
+  std::function<std::unique_ptr<Source>(const std::string& uri)> open;
+  // Returns the URI of the file of this name beside the one that is opened; null if there are none
+  // beside it.
+  std::function<std::optional<std::string>(const std::string& name)> sibling;
+  // Returns a URI without its parameters and escapes, so that the last part of it is the name of
+  // the file.
+  std::function<std::string(const std::string& uri)> path;
+};
+
+// Returns a source that gives only bytes of `file` which somebody has signed whom the options
+// trust. The bundle is that of the option `signature`, else `uri` + ".sig", else "model.sig" beside
+// the file, and is read once for all files with the same `access`. Throws Crypto if there is none,
+// if nobody trusted has signed it, or if it does not list the file; HashMismatch for a file of
+// another size, and InvalidArgument if the source can be read only once.
+std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::string& uri,
+                                      const SignedOptions& options,
+                                      const std::shared_ptr<SharedAccess>& access,
+                                      const Neighbours& neighbours, Cancel& cancel);
+
+}  // namespace tensorizer

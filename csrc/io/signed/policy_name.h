@@ -1,0 +1,27 @@
+// Resolves the names of policies, which tensorizer_ops/trust.h describes, and of signing keys.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tensorizer_ops/trust.h"
+#include "trust/policy.h"
+
+namespace tensorizer {
+
+// Describes valid names, for messages.
+inline constexpr const char* kPolicyNames = "the name of a policy: file:PATH or named:NAME";
+
+bool names_policy(std::string_view value) noexcept;
+
+// Returns the policy that `value` names. Throws Error(InvalidArgument) if there is no such name, or
+// if the file holds none, and NotFound and the other errors of files.
+std::shared_ptr<const Policy> resolve_policy(const std::string& value);
+
+// Returns the private key in the PEM that a reference to a secret names ("file:PATH", "env:NAME",
+// "named:NAME"). `passphrase`: another reference, or empty. Throws as resolve_policy(), and what
+// PrivateKey::from_pem() throws; the messages show no secret.
+PrivateKey resolve_signing_key(const std::string& value, const std::string& passphrase);
+
+}  // namespace tensorizer

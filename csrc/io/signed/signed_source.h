@@ -1,0 +1,80 @@
+// Gives only bytes that somebody has signed.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+#include "codec/sha256.h"
+#include "io/source.h"
+
+namespace tensorizer {
+
+// The signed digests of a file, which is cut into shards from its first byte on.
+struct SignedShards {
+  std::uint64_t file_size;
+  std::uint64_t shard_size;
+  ConstBytes digests;  // SHA-256, 32 bytes for each shard
+  std::shared_ptr<const void> owner;  // of the digests
+  std::string signer;  // for messages
+};
+
+// Sets the digests of shards whose bytes the pieces are, one after another.
+void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
+                 std::span<Sha256Digest> digests);
+
+// Reads whole shards of another source, and checks them before it gives any byte of them. A shard
+// that a read takes in part stays in memory for the reads of its other parts.
+class SignedSource final : public ForwardingSource {
+ public:
+  // Throws HashMismatch unless the file has the size that was signed.
+  SignedSource(std::shared_ptr<Source> file, SignedShards shards);
+
+  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
+  // What read() gives is not damaged.
+  bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }
+  std::optional<FileIdentity> identity() const override { return file_->identity(); }
+  bool reads(const FileIdentity& file) const override { return file_->reads(file); }
+  std::uint64_t block() const override { return file_->block(); }
+  ReadHints hints(std::uint64_t offset, std::uint64_t length) override;
+
+ private:
+  // A shard that several reads use.
+  struct Shared {
+    enum class State : std::uint8_t { Arriving, Checked, Failed };
+    State state = State::Arriving;
+    std::vector<std::byte> bytes;
+  };
+  // A shard of which a read takes a part.
+  struct Edge {
+    std::uint64_t number;
+    std::shared_ptr<Shared> shard;
+    bool is_mine;  // the caller fetches it
+  };
+
+  std::uint64_t end_of(std::uint64_t shard) const;
+  void fill(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
+  Edge claim(std::uint64_t number);
+  void fetch(std::uint64_t offset, std::span<const Bytes> pieces, std::span<Edge> edges,
+             Cancel& cancel);
+  void publish(std::span<Edge> edges, Shared::State state);
+  void check(std::uint64_t first, std::span<const Bytes> pieces, Cancel& cancel);
+  [[noreturn]] void throw_other_bytes(std::uint64_t shard, const Sha256Digest& found) const;
+
+  const SignedShards shards_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint64_t, std::shared_ptr<Shared>> shared_;
+  std::deque<std::uint64_t> checked_;  // numbers of shared shards, the oldest first
+};
+
+}  // namespace tensorizer

@@ -1,0 +1,86 @@
+#include "python/trust.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <ctime>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/options.h"
+#include "engine/rewrite/sign_files.h"
+#include "io/signed/policy_name.h"
+#include "python/error.h"
+
+namespace tensorizer {
+
+namespace {
+
+namespace nb = nanobind;
+
+// Signs files, which other threads may watch and cancel.
+class Signing {
+ public:
+  Signing(std::string model, const std::vector<std::pair<std::string, std::string>>& files,
+          std::optional<std::uint64_t> shard_size, std::vector<std::string> ignored)
+      : request_{.model = std::move(model),
+                 .shard_size = shard_size,
+                 .ignored = std::move(ignored)} {
+    for (const auto& [name, uri] : files) request_.files.push_back({name, uri});
+  }
+
+  // Returns the text of the bundle. `certificates` are texts of PEM.
+  std::string start(const std::string& key, const std::string& passphrase,
+                    const std::vector<std::string>& certificates, const OptionList& options,
+                    std::int64_t threads) {
+    return run(cancel_, [&](Cancel& cancel) {
+      request_.source = parse_load_options(options).source;
+      request_.threads = parse_threads(threads);
+      std::vector<Certificate> chain;
+      for (const std::string& text : certificates) {
+        for (Certificate& one : Certificate::from_pem(text, "the certificates")) {
+          chain.push_back(std::move(one));
+        }
+      }
+      return sign_files(request_, resolve_signing_key(key, passphrase), chain, progress_, cancel);
+    });
+  }
+  nb::tuple progress() const {
+    return nb::make_tuple(progress_.done.load(), progress_.total.load());
+  }
+  void cancel() { cancel_.request(); }
+
+ private:
+  SignRequest request_;
+  Progress progress_;
+  Cancel cancel_{&stop_on_signal};
+};
+
+}  // namespace
+
+void define_trust(nb::module_& module) {
+  module.def(
+      "set_trust",
+      [](const std::string& name, std::vector<std::string> keys, std::vector<std::string> roots,
+         std::vector<std::string> identities, std::optional<std::time_t> at,
+         std::optional<std::string> subject) {
+        const TrustedSigners signers{std::move(keys), std::move(roots), std::move(identities), at,
+                                     std::move(subject)};
+        run([&](Cancel& /*cancel*/) { set_trust(name, signers); });
+      },
+      nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
+  module.def("forget_trust", &forget_trust);
+  nb::class_<Signing>(module, "Signing")
+      .def(nb::init<std::string, const std::vector<std::pair<std::string, std::string>>&,
+                    std::optional<std::uint64_t>, std::vector<std::string>>(),
+           nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def("start", &Signing::start)
+      .def("progress", &Signing::progress)
+      .def("cancel", &Signing::cancel);
+}
+
+}  // namespace tensorizer
