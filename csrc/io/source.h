@@ -72,7 +72,8 @@ class Source : public Redactor {
   // Removes what was sent to the server of the source.
   std::string redacted(std::string_view text) const override { return std::string(text); }
 
-  // Fills the pieces, one after another, with the bytes from `offset` on. Throws InvalidFormat if
+  // Fills the pieces, one after another, with the bytes from `offset` on. Pieces share memory where
+  // nobody wants their bytes: sources that look at them are KeepingSources. Throws InvalidFormat if
   // the source ends before that. Safe for concurrent use by multiple threads, unless sequential().
   // Throws Cancelled soon after `cancel` is requested.
   virtual void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
@@ -144,6 +145,9 @@ class Source : public Redactor {
     return false;
   }
 
+  // Returns whether it gives only bytes that somebody trusted has signed.
+  virtual bool is_signed() const { return false; }
+
   // Returns true if every read is a round trip to a server, so that reading ahead pays.
   virtual bool remote() const { return false; }
 
@@ -183,6 +187,7 @@ class ForwardingSource : public Source {
   std::optional<std::string> version() const override { return file_->version(); }
   void confirm(Cancel& cancel) override { file_->confirm(cancel); }
   std::uint64_t start() const override { return file_->start(); }
+  bool is_signed() const override { return file_->is_signed(); }
   bool remote() const override { return file_->remote(); }
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
     return file_->hints(offset, length);

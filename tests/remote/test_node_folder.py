@@ -127,6 +127,19 @@ def test_ranks_fetch_each_byte_once(
     assert file.stat().st_size <= served(web) <= 1.02 * file.stat().st_size
 
 
+def test_bytes_that_nobody_wanted(tmp_path: Path, web: Web) -> None:
+    """They are read along with those that somebody wants, and are right for others."""
+    tensors = {"wide": torch.randn(64, 1 << 16)} | {f"small{i}": torch.randn(9) for i in range(40)}
+    path = web.root / "along.tensors"
+    tensorizer_ops.save(path, tensors, hashes="all")
+    os.utime(path, (1_600_000_000, 1_600_000_000))
+    options = {"node_folder": str(tmp_path / "node")}
+    with tensorizer_ops.Reader(web.url(path.name), options=options) as first:
+        tensorizer_ops.load_slices(first, {"wide": (slice(None), slice(0, (1 << 16) - 2000))})
+        first.load(names=[f"small{i}" for i in range(0, 40, 2)])
+        assert_same(tensorizer_ops.load(web.url(path.name), options=options), tensors)
+
+
 def test_engines_that_know_nothing_of_each_other(
     tmp_path: Path, web: Web, file: Path, model: dict[str, torch.Tensor]
 ) -> None:

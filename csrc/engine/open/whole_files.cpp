@@ -34,7 +34,8 @@ void check_whole(Source& file, ConstBytes bytes) {
   if (std::optional<WholeFile> whole = whole_file(file, bytes)) compare(*whole);
 }
 
-void WholeFilesSource::read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+void WholeFilesSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pieces,
+                                     Cancel& cancel) {
   file_->read(offset, pieces, cancel);
   hash(offset, pieces, cancel);
 }

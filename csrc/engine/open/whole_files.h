@@ -12,7 +12,7 @@
 
 #include "base/cancel.h"
 #include "codec/whole_hash.h"
-#include "io/source.h"
+#include "io/keeping_source.h"
 
 namespace tensorizer {
 
@@ -42,18 +42,18 @@ void check_whole(Source& file, ConstBytes bytes);
 // Hashes the bytes of another source while one load reads every byte behind the heads once. The
 // bytes are hashed in the order of their file: a read that comes early is held up until those
 // before it have been hashed. Reads must start in the order of the file.
-class WholeFilesSource final : public ForwardingSource {
+class WholeFilesSource final : public KeepingSource {
  public:
   WholeFilesSource(std::shared_ptr<Source> source, std::vector<WholeFile> files)
-      : ForwardingSource(std::move(source)), files_(std::move(files)) {}
+      : KeepingSource(std::move(source)), files_(std::move(files)) {}
 
-  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
 
   // Reads what follows the last tensors. Throws HashMismatch for a file with another digest.
   void check(Cancel& cancel);
 
  private:
+  void read_distinct(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
   void hash(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
 
   std::mutex mutex_;

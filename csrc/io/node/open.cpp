@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "io/keeping_source.h"
 #include "io/node/node_file.h"
 #include "io/uri.h"
 
@@ -19,18 +20,11 @@ constexpr auto kLook = std::chrono::milliseconds(1);
 // After this time in one read, they are fetched here as well: a process may have been stopped.
 constexpr auto kPatience = std::chrono::seconds(60);
 
-class NodeSource final : public ForwardingSource {
+class NodeSource final : public KeepingSource {
  public:
   NodeSource(std::shared_ptr<Source> file, std::uint64_t size, const std::string& folder,
              const std::string& content, Cancel& cancel)
-      : ForwardingSource(std::move(file)), size_(size), node_(folder, content, size, cancel) {}
-
-  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
-    const std::uint64_t wanted = total_size(pieces);
-    const std::uint64_t there = size_ - std::min(offset, size_);
-    if (wanted > there) throw_source_ended(label(), size_, wanted - there);
-    fill(offset, pieces, cancel);
-  }
+      : KeepingSource(std::move(file)), size_(size), node_(folder, content, size, cancel) {}
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     const std::uint64_t there = size_ - std::min(offset, size_);
@@ -48,6 +42,13 @@ class NodeSource final : public ForwardingSource {
   std::optional<WholeDigest> digest() override { return file_->digest(); }
 
  private:
+  void read_distinct(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
+    const std::uint64_t wanted = total_size(pieces);
+    const std::uint64_t there = size_ - std::min(offset, size_);
+    if (wanted > there) throw_source_ended(label(), size_, wanted - there);
+    fill(offset, pieces, cancel);
+  }
+
   void fill(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
     const std::uint64_t end = offset + total_size(pieces);
     const std::uint64_t first = offset / kBlock;
