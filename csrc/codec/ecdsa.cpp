@@ -31,6 +31,7 @@ constexpr std::array kCurves{
     Curve{"secp521r1", EVP_sha512},
 };
 
+constexpr std::size_t kLargestPem = std::size_t{1} << 20;
 constexpr const char* kExpectedKey = "expected is one of the curves P-256, P-384 or P-521";
 
 using Memory = std::unique_ptr<BIO, decltype(&BIO_free)>;
@@ -43,6 +44,10 @@ struct NoErrorsLeft {
 
 [[noreturn]] void refuse_key(const std::string& label, const std::string& what) {
   throw Error(ErrorKind::InvalidArgument, label + ": " + what);
+}
+
+void check_size(std::size_t pem, const std::string& label) {
+  if (pem > kLargestPem) refuse_key(label, "this is too large for a key as PEM");
 }
 
 Memory reader_of(ConstBytes text) {
@@ -138,6 +143,7 @@ PublicKey::PublicKey(SharedKey key, const std::string& label) : key_(std::move(k
 
 PublicKey PublicKey::from_pem(std::string_view pem, const std::string& label) {
   const NoErrorsLeft cleared;
+  check_size(pem.size(), label);
   Passphrase none;
   SharedKey key =
       shared(PEM_read_bio_PUBKEY(reader_of(as_bytes(pem)).get(), nullptr, give_passphrase, &none));
@@ -163,6 +169,7 @@ PrivateKey::PrivateKey(SharedKey key, const std::string& label)
 PrivateKey PrivateKey::from_pem(const SecretBytes& pem, ConstBytes passphrase,
                                 const std::string& label) {
   const NoErrorsLeft cleared;
+  check_size(pem.bytes().size(), label);
   Passphrase given{passphrase};
   SharedKey key = shared(
       PEM_read_bio_PrivateKey(reader_of(pem.bytes()).get(), nullptr, give_passphrase, &given));

@@ -287,6 +287,9 @@ TEST(Statement, RefusesValuesOfAnotherType) {
   expect_refused(
       with(kGood, R"("allow_symlinks":false)", R"("allow_symlinks":false,"ignore_paths":[1])"),
       "an ignored path is not a string");
+  expect_refused(
+      with(kGood, R"("allow_symlinks":false)", R"("allow_symlinks":false,"ignore_paths":["a",""])"),
+      "an ignored path is empty");
   expect_refused("[]", "it is not a JSON object");
   expect_refused("1", "it is not a JSON object");
   expect_refused("", "malformed");
