@@ -126,7 +126,7 @@ PublicKey::PublicKey(SharedKey key, const std::string& label) : key_(std::move(k
       EVP_PKEY_CTX_new_from_pkey(nullptr, key_.get(), nullptr), EVP_PKEY_CTX_free);
   if (check == nullptr) throw std::bad_alloc();
   if (EVP_PKEY_public_check(check.get()) != 1) {
-    refuse_key(label, "the public key is damaged: its point is not on its curve");
+    refuse_key(label, "the public key is damaged: its point is no key of its curve");
   }
   // A point has two encodings, and a key must have one hint.
   if (EVP_PKEY_set_utf8_string_param(key_.get(), OSSL_PKEY_PARAM_EC_POINT_CONVERSION_FORMAT,

@@ -168,6 +168,11 @@ TEST(EcdsaKeyTest, RefusesAPointThatIsNotOnTheCurve) {
     }
   }
   EXPECT_EQ(damaged, 4U);
+  // The point at infinity.
+  expect_no_key(
+      "-----BEGIN PUBLIC KEY-----\nMBkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDAgAA\n-----END PUBLIC "
+      "KEY-----\n",
+      "the public key is damaged: its point is no key of its curve");
 }
 
 }  // namespace
