@@ -109,6 +109,9 @@ TEST(Certificate, OnlyAuthoritiesIssue) {
   chain.leaf = issue(signer(), &chain.intermediate);
   chain.expect_untrusted(
       "the extended key usage of 'CN=intermediate,O=Example' has no codeSigning");
+  // But who trusts it by name does so for this.
+  const Policy named = trusting(chain.intermediate.pem(), {kWho});
+  EXPECT_EQ(open(chain.bundle(), named).files.size(), 2U);
 }
 
 TEST(Certificate, MustBeValidNowOrWhenThePolicySays) {
@@ -167,6 +170,12 @@ TEST(Certificate, TheLeafMustBeAllowedToSign) {
          "its extended key usage has no codeSigning");
   expect({{NID_key_usage, "digitalSignature"}, {NID_ext_key_usage, "serverAuth"}},
          "its extended key usage has no codeSigning");
+}
+
+TEST(Certificate, MalformedExtensionsAllowNothing) {
+  const Chain chain = with_leaf({"signer", {{NID_key_usage, "DER:0500"}}});
+  EXPECT_STREQ(chain.leaf.certificate().unusable(), "an extension of it is malformed");
+  chain.expect_untrusted("is not trusted: ");
 }
 
 TEST(Certificate, MustHaveOneOfTheIdentities) {
