@@ -31,6 +31,7 @@ constexpr std::array kCurves{
     Curve{"secp521r1", EVP_sha512},
 };
 
+constexpr std::size_t kLargestPem = std::size_t{1} << 20;
 constexpr const char* kExpectedKey = "expected is one of the curves P-256, P-384 or P-521";
 
 using Memory = std::unique_ptr<BIO, decltype(&BIO_free)>;
@@ -43,6 +44,10 @@ struct NoErrorsLeft {
 
 [[noreturn]] void refuse_key(const std::string& label, const std::string& what) {
   throw Error(ErrorKind::InvalidArgument, label + ": " + what);
+}
+
+void check_size(std::size_t pem, const std::string& label) {
+  if (pem > kLargestPem) refuse_key(label, "this is too large for a key as PEM");
 }
 
 Memory reader_of(ConstBytes text) {
@@ -121,7 +126,7 @@ PublicKey::PublicKey(SharedKey key, const std::string& label) : key_(std::move(k
       EVP_PKEY_CTX_new_from_pkey(nullptr, key_.get(), nullptr), EVP_PKEY_CTX_free);
   if (check == nullptr) throw std::bad_alloc();
   if (EVP_PKEY_public_check(check.get()) != 1) {
-    refuse_key(label, "the public key is damaged: its point is not on its curve");
+    refuse_key(label, "the public key is damaged: its point is no key of its curve");
   }
   // A point has two encodings, and a key must have one hint.
   if (EVP_PKEY_set_utf8_string_param(key_.get(), OSSL_PKEY_PARAM_EC_POINT_CONVERSION_FORMAT,
@@ -138,6 +143,7 @@ PublicKey::PublicKey(SharedKey key, const std::string& label) : key_(std::move(k
 
 PublicKey PublicKey::from_pem(std::string_view pem, const std::string& label) {
   const NoErrorsLeft cleared;
+  check_size(pem.size(), label);
   Passphrase none;
   SharedKey key =
       shared(PEM_read_bio_PUBKEY(reader_of(as_bytes(pem)).get(), nullptr, give_passphrase, &none));
@@ -163,6 +169,7 @@ PrivateKey::PrivateKey(SharedKey key, const std::string& label)
 PrivateKey PrivateKey::from_pem(const SecretBytes& pem, ConstBytes passphrase,
                                 const std::string& label) {
   const NoErrorsLeft cleared;
+  check_size(pem.bytes().size(), label);
   Passphrase given{passphrase};
   SharedKey key = shared(
       PEM_read_bio_PrivateKey(reader_of(pem.bytes()).get(), nullptr, give_passphrase, &given));

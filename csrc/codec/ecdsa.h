@@ -24,7 +24,7 @@ class PublicKey {
   // for everything else, private keys included, and for other curves and kinds of keys.
   static PublicKey from_pem(std::string_view pem, const std::string& label);
 
-  // Takes a key of libcrypto. Throws Error(InvalidArgument), as above.
+  // Takes a key of libcrypto that nobody else uses. Throws Error(InvalidArgument), as above.
   PublicKey(SharedKey key, const std::string& label);
 
   // Returns whether this key made the signature of this message.

@@ -75,8 +75,11 @@ std::optional<std::vector<std::byte>> from_base64(std::string_view text) {
   const std::size_t size = std::min(text.find('='), text.size());
   const std::size_t padding = text.size() - size;
   // The decoder itself ignores spaces at the ends, and takes padding for zeros.
+  const auto is_skipped = [](char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '-';
+  };
   if (text.size() % 4 != 0 || padding > 2 || text.substr(size) != std::string_view("==", padding) ||
-      text.find_first_of(" \t\r\n-") != text.npos) {
+      std::ranges::any_of(text, is_skipped)) {
     return std::nullopt;
   }
   std::vector<std::byte> bytes(text.size() / 4 * 3);

@@ -24,6 +24,7 @@ constexpr std::array<std::string_view, 4> kMediaTypes{
     "application/vnd.dev.sigstore.bundle+json;version=0.1",
 };
 constexpr std::size_t kMostCertificates = 16;
+constexpr std::size_t kMostListed = 8;  // in a message
 
 std::vector<std::byte> padded(ConstBytes bytes) {
   std::vector<std::byte> copy;
@@ -304,16 +305,22 @@ struct Judge {
     if (std::ranges::none_of(policy.identities, [&](const Identity& identity) {
           return leaf.has_identity(identity);
         })) {
-      std::string found;
-      for (const std::string& one : leaf.identities())
-        found += (found.empty() ? "" : ", ") + quote(one);
       refuse("it is signed by the certificate of " + name + ", whose identities are " +
-             (found.empty() ? "none" : found) + "; " + expected());
+             list_of(leaf.identities()) + "; " + expected());
     }
     if (!key_of(leaf).verifies(envelope.signed_bytes(), envelope.signature)) {
       refuse("its signature by the certificate of " + name + " is wrong: it was modified");
     }
     return name;
+  }
+
+  static std::string list_of(const std::vector<std::string>& identities) {
+    std::string list;
+    for (std::size_t i = 0; i < std::min(identities.size(), kMostListed); ++i) {
+      list += (i == 0 ? "" : ", ") + quote(identities[i]);
+    }
+    if (identities.empty()) return "none";
+    return identities.size() > kMostListed ? list + " and more" : list;
   }
 
   PublicKey key_of(const Certificate& leaf) const {

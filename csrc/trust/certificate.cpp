@@ -179,7 +179,9 @@ bool Certificate::has_identity(const Identity& identity) const {
 
 PublicKey Certificate::key(const std::string& label) const {
   const NoErrorsOfX509 cleared;
-  SharedKey key(X509_get_pubkey(certificate_.get()), EVP_PKEY_free);
+  // A copy, because PublicKey changes its key, and other threads may use the certificate.
+  EVP_PKEY* const certified = X509_get0_pubkey(certificate_.get());
+  SharedKey key(certified == nullptr ? nullptr : EVP_PKEY_dup(certified), EVP_PKEY_free);
   if (key == nullptr) {
     throw Error(ErrorKind::InvalidArgument, label + ": the key in the certificate of " +
                                                 describe() + " is damaged or of an unknown kind");

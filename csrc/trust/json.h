@@ -30,7 +30,8 @@ class StrictJson {
   StrictJson(ConstBytes padded, std::size_t size, std::string what)
       : text_(reinterpret_cast<const char*>(padded.data()), size, padded.size()),
         what_(std::move(what)) {
-    check(parser_.allocate(size, kDeepest));
+    // The parser itself must not get to its end.
+    check(parser_.allocate(size, kDeepest + 2));
   }
 
   static constexpr std::size_t kPadding = simdjson::SIMDJSON_PADDING;
@@ -53,8 +54,8 @@ class StrictJson {
   template <typename Member>
   void object(Value value, std::string_view name, Unknown unknown, const Member& member) {
     simdjson::ondemand::object members;
-    expect(value.get_object().get(members), name, "a JSON object");
     enter();
+    expect(value.get_object().get(members), name, "a JSON object");
     const std::size_t first = keys_.size();
     for (auto each : members) {
       simdjson::ondemand::field field;
@@ -80,8 +81,8 @@ class StrictJson {
   template <typename Element>
   void array(Value value, std::string_view name, const Element& element) {
     simdjson::ondemand::array elements;
-    expect(value.get_array().get(elements), name, "an array");
     enter();
+    expect(value.get_array().get(elements), name, "an array");
     for (auto each : elements) {
       Value one;
       check(std::move(each).get(one));

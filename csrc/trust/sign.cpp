@@ -32,7 +32,9 @@ Manifest manifest_to_sign(const ModelToSign& model) {
   manifest.shard_size = model.shard_size;
   manifest.allow_symlinks = model.allow_symlinks;
   for (const std::string& path : model.ignored) {
-    if (!is_utf8(path)) cannot_sign("the ignored path " + quote(path) + " is not UTF-8");
+    if (path.empty() || !is_utf8(path)) {
+      cannot_sign("the ignored path " + quote(path) + " is empty, or not UTF-8");
+    }
     manifest.ignored.push_back(path);
   }
   for (const FileToSign& file : model.files) {

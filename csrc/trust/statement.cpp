@@ -209,6 +209,7 @@ struct StatementReader {
                   } else if (key == "ignore_paths") {
                     json.array(member, "'ignore_paths'", [&](Value& one) {
                       manifest.ignored.emplace_back(json.string(one, "an ignored path"));
+                      if (manifest.ignored.back().empty()) json.fail("an ignored path is empty");
                     });
                   } else {
                     return false;

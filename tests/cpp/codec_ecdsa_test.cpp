@@ -138,6 +138,9 @@ TEST(EcdsaKeyTest, RefusesOtherTexts) {
   const SharedKey made = new_key();
   expect_no_key("", "this is no PEM; expected is a public key");
   expect_no_key("ssh-ed25519 AAAA", "this is no PEM");
+  expect_no_key(std::string((1 << 20) + 1, 'x'), "this is too large for a key");
+  EXPECT_TRUE(contains(message_of([] { private_key(std::string((1 << 20) + 1, 'x')); }),
+                       "this is too large for a key"));
   expect_no_key(private_pem(made), "this is a private key; expected is a public key");
   expect_no_key(private_pem(made, "word"), "this is a private key");
   expect_no_key(issue(signer()).pem(), "this is a certificate");
@@ -165,6 +168,11 @@ TEST(EcdsaKeyTest, RefusesAPointThatIsNotOnTheCurve) {
     }
   }
   EXPECT_EQ(damaged, 4U);
+  // The point at infinity.
+  expect_no_key(
+      "-----BEGIN PUBLIC KEY-----\nMBkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDAgAA\n-----END PUBLIC "
+      "KEY-----\n",
+      "the public key is damaged: its point is no key of its curve");
 }
 
 }  // namespace

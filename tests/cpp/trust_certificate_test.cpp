@@ -61,6 +61,24 @@ TEST(Certificate, AnyOfSeveralRootsAndIdentities) {
   EXPECT_EQ(open(chain.bundle(), policy).files.size(), 2U);
 }
 
+TEST(Certificate, ChainsHaveAtMostEightIntermediates) {
+  Chain chain;
+  std::vector<Issued> intermediates{chain.intermediate};
+  for (int i = 0; i < 8; ++i) {
+    intermediates.push_back(issue(authority("next " + std::to_string(i)), &intermediates.back()));
+  }
+  for (const std::size_t count : {8U, 9U}) {
+    chain.leaf = issue(signer(), &intermediates[count - 1]);
+    std::vector<std::vector<std::byte>> ders{chain.leaf.der()};
+    for (std::size_t i = 0; i < count; ++i) ders.push_back(intermediates[i].der());
+    if (count == 8) {
+      EXPECT_EQ(open(chain.bundle(ders), chain.policy()).files.size(), 2U);
+    } else {
+      chain.expect_untrusted(chain.bundle(ders), chain.policy(), "certificate chain too long");
+    }
+  }
+}
+
 TEST(Certificate, OtherRootsAreNot) {
   const Chain chain;
   const Issued other = issue(authority("root"));  // of the same name
@@ -91,6 +109,9 @@ TEST(Certificate, OnlyAuthoritiesIssue) {
   chain.leaf = issue(signer(), &chain.intermediate);
   chain.expect_untrusted(
       "the extended key usage of 'CN=intermediate,O=Example' has no codeSigning");
+  // But who trusts it by name does so for this.
+  const Policy named = trusting(chain.intermediate.pem(), {kWho});
+  EXPECT_EQ(open(chain.bundle(), named).files.size(), 2U);
 }
 
 TEST(Certificate, MustBeValidNowOrWhenThePolicySays) {
@@ -151,6 +172,12 @@ TEST(Certificate, TheLeafMustBeAllowedToSign) {
          "its extended key usage has no codeSigning");
 }
 
+TEST(Certificate, MalformedExtensionsAllowNothing) {
+  const Chain chain = with_leaf({"signer", {{NID_key_usage, "DER:0500"}}});
+  EXPECT_STREQ(chain.leaf.certificate().unusable(), "an extension of it is malformed");
+  chain.expect_untrusted("is not trusted: ");
+}
+
 TEST(Certificate, MustHaveOneOfTheIdentities) {
   const Chain chain = with_leaf(
       signer("email:signer@example.com,URI:https://example.com/ci?a=b,DNS:sign.example.com"));
@@ -169,6 +196,14 @@ TEST(Certificate, MustHaveOneOfTheIdentities) {
                          "'https://example.com/ci?a=b', 'sign.example.com'; expected is "))
         << message;
   }
+}
+
+TEST(Certificate, OnlySomeIdentitiesAreListed) {
+  std::string names = "DNS:0.example.com";
+  for (int i = 1; i < 1000; ++i) names += ",DNS:" + std::to_string(i) + ".example.com";
+  const Chain chain = with_leaf(signer(names.c_str()));
+  chain.expect_untrusted("'6.example.com' and more; expected is");
+  EXPECT_LT(refusal(ErrorKind::Crypto, chain.bundle(), chain.policy()).size(), 600U);
 }
 
 TEST(Certificate, NoKindOfIdentityPassesForAnother) {

@@ -146,6 +146,7 @@ TEST(Sign, RefusesWhatCannotBeSigned) {
   expect_refused({{"a", 1, one}}, 0, "the name '' of the model", "");
   expect_refused({{"a", 1, one}}, 0, "of the model is empty, or not UTF-8", "\xff");
   expect_refused({{"a", 1, one}}, 0, "the ignored path", "m", {"\xff"});
+  expect_refused({{"a", 1, one}}, 0, "the ignored path '' is empty", "m", {""});
 }
 
 TEST(Sign, RefusesAChainThatVerifiersWould) {

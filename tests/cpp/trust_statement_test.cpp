@@ -101,7 +101,8 @@ TEST(Statement, ShardSizesMayHaveAPoint) {
   EXPECT_EQ(read(of_size("1048576.0")).shard_size, 1048576U);
   EXPECT_EQ(read(of_size("1e6")).shard_size, 1000000U);
   EXPECT_EQ(read(of_size("18446744073709551615")).shard_size, 18446744073709551615U);
-  for (const char* const bad : {"0", "0.0", "-4", "4.5", "1e300", "\"4\"", "null", "true", "[4]"}) {
+  for (const char* const bad :
+       {"0", "0.0", "-4", "4.5", "1e300", "9007199254740994.0", "\"4\"", "null", "true", "[4]"}) {
     expect_refused(of_size(bad), "'shard_size' is not a whole number of at least 1");
   }
   expect_refused(of_size("18446744073709551616"), "malformed");
@@ -287,6 +288,9 @@ TEST(Statement, RefusesValuesOfAnotherType) {
   expect_refused(
       with(kGood, R"("allow_symlinks":false)", R"("allow_symlinks":false,"ignore_paths":[1])"),
       "an ignored path is not a string");
+  expect_refused(
+      with(kGood, R"("allow_symlinks":false)", R"("allow_symlinks":false,"ignore_paths":["a",""])"),
+      "an ignored path is empty");
   expect_refused("[]", "it is not a JSON object");
   expect_refused("1", "it is not a JSON object");
   expect_refused("", "malformed");
@@ -327,10 +331,11 @@ TEST(Statement, RefusesWhatIsNotJson) {
 }
 
 TEST(Statement, RefusesDeepJson) {
-  for (const std::size_t depth : {20U, 40U, 100000U}) {
+  // Inside of the statement, the subjects and one of them.
+  for (const std::size_t depth : {29U, 30U, 100000U}) {
     const std::string deep = std::string(depth, '[') + std::string(depth, ']');
     const std::string text = with(kGood, R"({"name":"m")", R"({"x":)" + deep + R"(,"name":"m")");
-    if (depth == 20) {
+    if (depth == 29) {
       EXPECT_EQ(read(text).model, "m");
     } else {
       expect_refused(text, "nested more than 32 levels deep");
