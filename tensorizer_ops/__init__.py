@@ -37,6 +37,7 @@ if _typing.TYPE_CHECKING:
         stream_io as stream_io,
         tensors_pb2 as tensors_pb2,
         torch_compat as torch_compat,
+        trust as trust,
         utils as utils,
     )
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer as install_as_tensorizer
@@ -80,9 +81,10 @@ if _typing.TYPE_CHECKING:
         TensorSerializer as TensorSerializer,
         TensorType as TensorType,
     )
+    from tensorizer_ops.trust import sign as sign
 
 # Names with their module, which is imported when the name is first used. All others need torch.
-_WITHOUT_TORCH = "_hf.folders"
+_WITHOUT_TORCH = ("_hf.folders", "trust")
 _LATER = {
     name: module
     for module, names in {
@@ -113,7 +115,8 @@ _LATER = {
         "_versions.follower": ("follow",),
         "_versions.listing": ("Version",),
         "_versions.publisher": ("Publisher",),
-        _WITHOUT_TORCH: ("Copied", "download", "upload"),
+        "_hf.folders": ("Copied", "download", "upload"),
+        "trust": ("sign",),
         "serialization": (
             "CryptographyError",
             "DecryptionParams",
@@ -127,7 +130,16 @@ _LATER = {
     for name in names
 }
 # Modules that are imported when they are first used, and those of them that `import *` leaves out.
-_MODULES = ("checkpoint", "distributed", "hf", "keys", "stream_io", "torch_compat", "utils")
+_MODULES = (
+    "checkpoint",
+    "distributed",
+    "hf",
+    "keys",
+    "stream_io",
+    "torch_compat",
+    "trust",
+    "utils",
+)
 _MORE_MODULES = ("protobuf", "safetensors", "serialization", "tensors_pb2")
 
 
@@ -152,7 +164,7 @@ if not _typing.TYPE_CHECKING:
                 name=name,
                 obj=_sys.modules[__name__],
             )
-        if _LATER.get(name) != _WITHOUT_TORCH:
+        if _LATER.get(name, name) not in _WITHOUT_TORCH:
             _register.register_with_torch()
         if name not in _LATER:
             return _importlib.import_module(f"{__name__}.{name}")

@@ -272,7 +272,8 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
 
     folder = Folder(uri, options)
     with tempfile.TemporaryDirectory() as made:
-        place = fetch(uri, made, options=options) if folder.path is None else folder.path
+        here = None if folder.policy else folder.path
+        place = here or fetch(uri, made, options=options)
         if not any(os.path.exists(os.path.join(place, name)) for name in files.TOKENIZER_FILES):
             raise errors.NotFound(f"{folder.label} has no tokenizer")
         with isolated(folder):

@@ -48,15 +48,15 @@ ALLOWED = {
     "engine/load": ["base", "format", "io", "engine", "engine/digest", "engine/move"],
     "engine/open": [
         *("base", "codec", "format", "format/tensors", "format/safetensors", "io", "io/places"),
-        *("engine", "engine/digest", "engine/move", "engine/load"),
+        *("io/signed", "engine", "engine/digest", "engine/move", "engine/load"),
     ],
     "engine/save": [
         *("base", "codec", "format", "format/tensors", "format/safetensors", "io", "io/places"),
         *("engine", "engine/digest", "engine/move", "engine/open"),
     ],
     "engine/rewrite": [
-        *("base", "codec", "format", "trust", "io/signed", "io", "io/places", "engine", "engine/digest", "engine/move"),
-        *("engine/load", "engine/open", "engine/save"),
+        *("base", "codec", "format", "trust", "io", "io/places", "io/signed"),
+        *("engine", "engine/digest", "engine/move", "engine/load", "engine/open", "engine/save"),
     ],
     "engine/delta": [
         *("base", "codec", "format", "engine/digest", "engine/move", "engine/load"),
@@ -75,7 +75,7 @@ ALLOWED = {
         *("transfer/memory", "transfer/device", "transfer/files"),
     ],
     "python": [
-        *("base", "codec", "format/safetensors", "trust", "io", "io/places", "io/aws", "io/signed"),
+        *("base", "codec", "format/safetensors", "io", "io/places", "io/aws", "io/signed"),
         *("engine", "engine/open", "engine/rewrite", "engine/save"),
     ],
     "api": ["transfer/files"],

@@ -11,8 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "codec/hmac.h"
 #include "engine/options.h"
 #include "engine/rewrite/sign_files.h"
+#include "io/places/open.h"
+#include "io/signed/open.h"
 #include "io/signed/policy_name.h"
 #include "python/error.h"
 
@@ -27,9 +31,8 @@ class Signing {
  public:
   Signing(std::string model, const std::vector<std::pair<std::string, std::string>>& files,
           std::optional<std::uint64_t> shard_size, std::vector<std::string> ignored)
-      : request_{.model = std::move(model),
-                 .shard_size = shard_size,
-                 .ignored = std::move(ignored)} {
+      : request_{
+            .model = std::move(model), .shard_size = shard_size, .ignored = std::move(ignored)} {
     for (const auto& [name, uri] : files) request_.files.push_back({name, uri});
   }
 
@@ -60,6 +63,29 @@ class Signing {
   Cancel cancel_{&stop_on_signal};
 };
 
+// Returns what a bundle says, if somebody has signed it whom the policy trusts: the signer, the
+// root digest, the size of shards, the files with their sizes if these are known, and what is left
+// out.
+nb::tuple open_signature(const std::string& uri, const std::string& policy,
+                         const OptionList& options) {
+  const Manifest manifest = run([&](Cancel& cancel) {
+    if (!names_policy(policy)) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "the policy is " + quote(policy) + ", and must be " + kPolicyNames);
+    }
+    const std::shared_ptr<const Policy> trusted = resolve_policy(policy);
+    const std::unique_ptr<Source> file =
+        open_source(uri, parse_load_options(options).source, cancel);
+    return read_bundle(*file, *trusted, cancel);
+  });
+  std::vector<std::pair<std::string, std::optional<std::uint64_t>>> files;
+  for (const ManifestFile& file : manifest.files) {
+    files.emplace_back(file.name, manifest.in_shards() ? std::optional(file.size) : std::nullopt);
+  }
+  return nb::make_tuple(manifest.signer, to_hex(manifest.root), manifest.shard_size, files,
+                        manifest.ignored);
+}
+
 }  // namespace
 
 void define_trust(nb::module_& module) {
@@ -74,6 +100,7 @@ void define_trust(nb::module_& module) {
       },
       nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
   module.def("forget_trust", &forget_trust);
+  module.def("open_signature", &open_signature);
   nb::class_<Signing>(module, "Signing")
       .def(nb::init<std::string, const std::vector<std::pair<std::string, std::string>>&,
                     std::optional<std::uint64_t>, std::vector<std::string>>(),

@@ -19,6 +19,8 @@ _Result = TypeVar("_Result")
 # The largest file that is read. The largest tokenizers have 40 MB.
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
+# The file in which the files of a folder are signed.
+BUNDLE = "model.sig"
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
 _WRONG_KEYS = (
     "ExpiredToken",
@@ -36,6 +38,7 @@ class Folder:
         path: the path, or ``None`` if the folder is on a server.
         name: the path, or the URI without secrets.
         label: the name as errors show it: in quotes.
+        policy: who must have signed its files; ``None`` if nobody must.
     """
 
     def __init__(self, uri: Target, options: Options | None = None) -> None:
@@ -47,7 +50,11 @@ class Folder:
         self.path = local_path(uri)
         self.name = self.path or _core.without_secrets(self._uri)
         self.label = repr(self.name)
-        self._loads = as_pairs(for_loads(options))
+        given = for_loads(options)
+        self._loads = as_pairs(given)
+        self._plain = as_pairs({n: v for n, v in given.items() if n not in ("trust", "signature")})
+        self.policy = given.get("trust")
+        self._bundle = given.get("signature")
         self._saves = as_pairs(for_saves(options))
         # Files of the Hub are of one commit, whatever is pushed meanwhile.
         self._access = _core.SharedAccess()
@@ -68,6 +75,12 @@ class Folder:
             return f"{self._uri.rstrip('/')}/{name}"
         place, mark, query = rest.partition("#")[0].partition("?")
         return f"{scheme}://{place.rstrip('/')}/{urllib.parse.quote(name)}{mark}{query}"
+
+    def signed_files(self) -> list[str]:
+        """Return the names of all files that are signed, and of the bundle if it is here."""
+        bundle = self._bundle or self.uri(BUNDLE)
+        files = _core.open_signature(bundle, self.policy or "", self._plain)[3]
+        return [*(name for name, _ in files), *([] if self._bundle else [BUNDLE])]
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
@@ -98,8 +111,8 @@ class Folder:
 
     def open(self, name: str, read_ahead: int, end: int | None = None) -> _core.RemoteBytes:
         """Open a file to read its bytes before ``end``."""
-        uri = self.below(name)
-        return _core.RemoteBytes(uri, self._loads, 0, end, read_ahead, self._access)
+        options = self._loads if name != BUNDLE else self._plain
+        return _core.RemoteBytes(self.below(name), options, 0, end, read_ahead, self._access)
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""

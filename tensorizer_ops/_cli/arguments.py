@@ -80,14 +80,18 @@ def _named(parser: argparse.ArgumentParser, *flags: str, dest: str, help: str) -
 
 def _reads(parser: argparse.ArgumentParser, options: str = "--options") -> None:
     """Add the arguments of all commands that read a file."""
+    _options(parser, options)
+    _keys(parser)
+
+
+def _options(parser: argparse.ArgumentParser, name: str = "--options") -> None:
     _named(
         parser,
         "-o",
-        options,
+        name,
         dest="options",
         help="an option for reading, such as connections=32; may be given several times",
     )
-    _keys(parser)
 
 
 def _keys(parser: argparse.ArgumentParser, new: str = "") -> None:
@@ -190,8 +194,63 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="which hashes are compared; all by default",
     )
+    parser.add_argument(
+        "--trust",
+        metavar="FILE",
+        help="check every byte of every file by a signature, of whoever FILE trusts: a public key, "
+        "or a policy",
+    )
+    parser.add_argument(
+        "--signature",
+        type=_place,
+        metavar="FILE",
+        help="where the signature is; beside the file or in the folder by default",
+    )
     _computes(parser)
     _reads(parser)
+
+
+def add_sign(parser: argparse.ArgumentParser) -> None:
+    _read_file(parser, "model", "a folder of this machine, or a file anywhere")
+    key = parser.add_mutually_exclusive_group(required=True)
+    key.add_argument("--key-file", metavar="FILE", help="a file with the private key, in PEM")
+    key.add_argument("--key", metavar="NAME", help="the name of it: env:NAME or file:PATH")
+    parser.add_argument(
+        "--passphrase",
+        metavar="NAME",
+        help="the name of the passphrase of an encrypted key, not its value: env:NAME or file:PATH",
+    )
+    parser.add_argument(
+        "--certificate",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the certificate of the key, then those that lead to a root",
+    )
+    parser.add_argument(
+        "--signature",
+        type=_place,
+        metavar="FILE",
+        help="the file to write; model.sig in the folder or FILE.sig by default",
+    )
+    parser.add_argument(
+        "--method",
+        choices=("shards", "files"),
+        default="shards",
+        help="sign parts of files, which loads can check one by one, or whole files",
+    )
+    parser.add_argument(
+        "--shard-size", type=_from_zero, metavar="BYTES", help="bytes of a part; 1 MiB up to 16 GB"
+    )
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a file or folder of the model that is left out",
+    )
+    _computes(parser)
+    _options(parser)
 
 
 def add_digest(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from tensorizer_ops import errors
+from tensorizer_ops import errors, trust
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
@@ -19,6 +19,7 @@ from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import is_encrypted, reading
 from tensorizer_ops._cli.output import bar, green, name_of
 from tensorizer_ops._cli.parsers import DIFFERENT
+from tensorizer_ops._cli.signatures import policy_of
 from tensorizer_ops._front.inspection import File
 
 
@@ -34,7 +35,7 @@ def verify(given: Namespace) -> int:
     options = reading(given)
     worst = 0
     for uri in given.uri:
-        for check in _checkpoint(uri, given, options) or [_file(uri, given, options)]:
+        for check in _checks(uri, given, options):
             try:
                 name = check.run()
             except errors.Error as error:
@@ -44,6 +45,23 @@ def verify(given: Namespace) -> int:
                 if not given.quiet:
                     print(f"{name}: {green('OK')}")
     return worst
+
+
+def _checks(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
+    if given.trust is not None:
+        return [_signature(uri, given, options)]
+    return _checkpoint(uri, given, options) or [_file(uri, given, options)]
+
+
+def _signature(uri: str, given: Namespace, options: dict[str, str]) -> _Check:
+    def run() -> str:
+        found = trust.verify(
+            uri, policy=policy_of(given.trust), signature=given.signature, options=options
+        )
+        files = f"{len(found.files)} file{'s' * (len(found.files) != 1)}"
+        return safe(f"{uri}: {files}, signed by {found.signer}, root digest {found.subject}")
+
+    return _Check(run, lambda error: isinstance(error, (errors.Crypto, errors.InvalidFormat)))
 
 
 def _file(uri: str, given: Namespace, options: dict[str, str]) -> _Check:

@@ -154,10 +154,27 @@ COMMANDS = (
     Command(
         "verify",
         "compare the data of a file with its hashes",
-        ("verify model.tensors", "verify --key-file release.key s3://bucket/secret.tensors"),
+        (
+            "verify model.tensors",
+            "verify --key-file release.key s3://bucket/secret.tensors",
+            "verify --trust release.pub ./model",
+        ),
         "check",
         arguments.add_verify,
-        "Names everything that is damaged.",
+        "Names everything that is damaged. With --trust, checks a signature that sign has made, or "
+        "any other tool for OpenSSF Model Signing.",
+    ),
+    Command(
+        "sign",
+        "sign a model, so that loads can refuse every other one",
+        (
+            "sign ./model --key-file release.pem",
+            "sign s3://bucket/model.tensors --key env:SIGNING_KEY --certificate chain.pem",
+        ),
+        "signatures",
+        arguments.add_sign,
+        "Writes a bundle of OpenSSF Model Signing v1.0, and prints the root digest, which tells "
+        "this model from all others.",
     ),
     Command(
         "digest",

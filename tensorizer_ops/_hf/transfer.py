@@ -163,7 +163,7 @@ def download(
     here = Folder(target)
     if here.path is None:
         raise errors.InvalidArgument("the target of a download is a folder on this machine")
-    listed = _Sums.of(folder)
+    listed = None if folder.policy else _Sums.of(folder)
     if listed is not None and listed.missing:
         names = [f"{name!r:.200}" for name in listed.missing]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
@@ -172,7 +172,10 @@ def download(
             f"{', '.join(names[:_MOST_NAMES])}{more}; run the upload again, which goes on"
         )
     wanted: dict[str, str | None] = {}
-    wanted.update(listed.sums if listed else dict.fromkeys(_model_files(folder)))
+    if folder.policy:
+        wanted.update(dict.fromkeys(folder.signed_files()))
+    else:
+        wanted.update(listed.sums if listed else dict.fromkeys(_model_files(folder)))
     right = _right_files(folder, here, wanted, show, overwrite)
     for name, digest in wanted.items():
         path = os.path.join(here.path, name)
@@ -243,6 +246,7 @@ def _receive(
         if is_unknown and not filecmp.cmp(part, path, shallow=False):
             raise _would_be_lost(path, folder)
         kept = [f"the server's {kind}"] * (expected is not None)
+        kept += ["signature"] * (folder.policy is not None)
         return job.done, ", ".join(kept + own) or "no hash"
 
 

@@ -3,11 +3,11 @@
 #include <chrono>
 
 #include "base/text.h"
+#include "base/timestamp.h"
 #include "base/utf8.h"
 #include "fuzz_text.h"
 #include "io/aws/command.h"
 #include "io/aws/json.h"
-#include "base/timestamp.h"
 #include "io/http/answer.h"
 #include "io/s3/receipt.h"
 #include "io/xml.h"

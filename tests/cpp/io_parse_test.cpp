@@ -2,10 +2,10 @@
 // accept what is well-formed with its intended meaning, refuse everything else, and never crash.
 #include <gtest/gtest.h>
 
+#include "base/timestamp.h"
 #include "io/aws/command.h"
 #include "io/aws/ini.h"
 #include "io/aws/json.h"
-#include "base/timestamp.h"
 #include "io/xml.h"
 #include "support.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "aws_home.h"
-#include "io/aws/credentials.h"
 #include "base/timestamp.h"
+#include "io/aws/credentials.h"
 
 namespace tensorizer::testing_support {
 

@@ -147,6 +147,9 @@ LoadPlan plan_load(const LoadJob& job) {
   plan.extents.reserve(job.items.size());
   for (const LoadItem& item : job.items) {
     plan.extents.push_back(extent_of(job, item, hints.read_cost));
+    if (const std::optional<DType> dtype = job.entry(item).dtype) {
+      plan.extents.back().unit = dtype_info(*dtype).size;
+    }
     plan.extents.back().whole = is_whole_extent(job, item, limits.strip_size, shares.fair_share);
   }
   plan.plan = plan_in_order(plan.extents, limits);

@@ -12,6 +12,9 @@
 
 namespace tensorizer {
 
+// Strips end on multiples of this within a tensor, except those of runs.
+inline constexpr std::uint64_t kStripUnit = 64;
+
 // The bytes of one item that a job moves, as one span of the file. A job lists its extents in file
 // order.
 struct Extent {
@@ -24,6 +27,8 @@ struct Extent {
   // well.
   std::uint64_t cost = 1;
   std::uint64_t run = 0;  // if not 0, strips end on multiples of this where they can
+  // Strips that follow the file hold whole units of this size.
+  std::uint64_t unit = kStripUnit;
   // The position that the data counts from: strips that do not follow the file end on multiples of
   // their size there.
   std::uint64_t position = 0;
@@ -54,9 +59,6 @@ struct Plan {
   std::vector<Task> tasks;  // in the order in which they should start
   std::vector<LargeExtent> large;
 };
-
-// Strips end on multiples of this within a tensor, except those of runs.
-inline constexpr std::uint64_t kStripUnit = 64;
 
 struct PlanLimits {
   // The highest cost of a strip, and of an extent that is not cut.

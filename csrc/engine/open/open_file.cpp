@@ -10,6 +10,7 @@
 #include "engine/open/read_catalogue.h"
 #include "engine/read_arriving.h"
 #include "format/tensors/crypt_info.h"
+#include "io/signed/open.h"
 
 namespace tensorizer {
 
@@ -42,10 +43,20 @@ std::string first_of(std::span<const std::string_view> names) {
   return names.size() > kMostShown ? list + " and others, which names() lists" : list;
 }
 
+// Throws if the options ask for signed bytes, and the source gives others.
+std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOptions& options) {
+  const SignedOptions wanted = options_from(options.source.given, &signed_options);
+  if (wanted.trust.empty() || source->is_signed()) return source;
+  throw Error(ErrorKind::InvalidArgument,
+              source->label() +
+                  ": option 'trust' is for files with a signature, and this is none: "
+                  "give its path or URI");
+}
+
 }  // namespace
 
 OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, Cancel& cancel)
-    : source_(std::move(source)),
+    : source_(as_trusted(std::move(source), options)),
       options_(options),
       keys_(options_.key.empty()
                 ? nullptr

@@ -143,6 +143,7 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
     const std::uint64_t end = std::min(offset + length, shard->end);
     const ReadHints hints = shard->source->hints(begin - shard->begin, end - begin);
     if (!all) all = hints;
+    if (hints.unit != all->unit || kMappingUnit % hints.unit != 0) all->unit = 1;
     all->reads_in_flight = std::max(all->reads_in_flight, hints.reads_in_flight);
     all->most_reads = std::min(all->most_reads, hints.most_reads);
     all->read_size = std::min(all->read_size, hints.read_size);
@@ -150,6 +151,10 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
     all->read_cost = std::max(all->read_cost, hints.read_cost);
   }
   return all.value_or(ReadHints{});
+}
+
+bool ShardedSource::is_signed() const {
+  return std::ranges::all_of(shards_, [](const Shard& shard) { return shard.source->is_signed(); });
 }
 
 std::string ShardedSource::redacted(std::string_view text) const {

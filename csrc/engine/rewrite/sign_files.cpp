@@ -70,21 +70,22 @@ std::string sign_files(const SignRequest& request, const PrivateKey& key,
     const std::optional<std::uint64_t> size = source->size();
     if (!size || source->sequential()) {
       throw Error(ErrorKind::InvalidArgument,
-                  source->label() + " cannot be signed: its size is unknown, or it can be read "
-                                    "only once");
+                  source->label() +
+                      " cannot be signed: its size is unknown, or it can be read "
+                      "only once");
     }
     total += *size;
     files.push_back({std::move(source), *size, {}});
   }
   progress.total = total;
   const std::uint64_t shard = request.shard_size.value_or(usual_shard(total));
-  const std::uint64_t together =
-      shard == 0 ? 1 : std::max<std::uint64_t>(kPiece / shard, 1);
+  const std::uint64_t together = shard == 0 ? 1 : std::max<std::uint64_t>(kPiece / shard, 1);
   std::vector<Part> parts;
   for (Hashed& file : files) {
     file.digests.resize(shard == 0 ? 1 : align_up(file.size, shard) / shard);
     for (std::uint64_t first = 0; first < file.digests.size(); first += together) {
-      parts.push_back({&file, first, std::min<std::uint64_t>(together, file.digests.size() - first)});
+      parts.push_back(
+          {&file, first, std::min<std::uint64_t>(together, file.digests.size() - first)});
     }
   }
   for_each_number(parts.size(), request.threads, cancel, [&](std::size_t i) {
@@ -97,11 +98,9 @@ std::string sign_files(const SignRequest& request, const PrivateKey& key,
     to_sign.push_back(
         {request.files[i].name, files[i].size, std::as_bytes(std::span(files[i].digests))});
   }
-  return sign_bundle({.name = request.model,
-                      .files = to_sign,
-                      .shard_size = shard,
-                      .ignored = request.ignored},
-                     key, chain);
+  return sign_bundle(
+      {.name = request.model, .files = to_sign, .shard_size = shard, .ignored = request.ignored},
+      key, chain);
 }
 
 }  // namespace tensorizer

@@ -7,11 +7,11 @@
 
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/timestamp.h"
 #include "io/aws/config.h"
 #include "io/aws/json.h"
 #include "io/aws/metadata_service.h"
 #include "io/aws/sts.h"
-#include "base/timestamp.h"
 #include "io/http/open.h"
 #include "io/secret.h"
 

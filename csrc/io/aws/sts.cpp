@@ -3,10 +3,10 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/timestamp.h"
 #include "base/world.h"
 #include "codec/hmac.h"
 #include "io/aws/sign.h"
-#include "base/timestamp.h"
 #include "io/http/fetch.h"
 #include "io/xml.h"
 

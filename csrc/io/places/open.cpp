@@ -192,8 +192,7 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   whole.end = SourceOptions().end;
   const Neighbours neighbours{
       [&](const std::string& beside) { return open_unsigned(beside, whole, cancel); },
-      [&](const std::string& name) { return sibling_uri(uri, name, options.given); },
-      &path_of};
+      [&](const std::string& name) { return sibling_uri(uri, name, options.given); }, &path_of};
   return signed_source(open_unsigned(uri, options, cancel), uri, trusted, options.access,
                        neighbours, cancel);
 }

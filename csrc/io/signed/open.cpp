@@ -48,14 +48,15 @@ class JobBundle {
     } else if (manifest_->files.size() == 1) {
       name = last_of(name);
     } else {
-      throw Error(ErrorKind::Crypto, label + ": it is in another folder than its bundle, " + label_ +
+      throw Error(ErrorKind::Crypto, label + ": it is in another folder than its bundle, " +
+                                         label_ +
                                          ", which lists several files by their names from there");
     }
     if (const ManifestFile* const file = manifest_->find(name)) return file;
-    throw Error(ErrorKind::Crypto,
-                label + ": it is not signed: " + label_ + ", signed by " + manifest_->signer +
-                    ", has no " + quote(name, 4096) + " among its " +
-                    std::to_string(manifest_->files.size()) + " files");
+    throw Error(ErrorKind::Crypto, label + ": it is not signed: " + label_ + ", signed by " +
+                                       manifest_->signer + ", has no " + quote(name, 4096) +
+                                       " among its " + std::to_string(manifest_->files.size()) +
+                                       " files");
   }
 
  private:
@@ -64,18 +65,7 @@ class JobBundle {
     const auto policy = resolve_policy(options.trust);
     const std::unique_ptr<Source> file = open(uri, options, neighbours);
     label_ = file->label();
-    const std::uint64_t most = std::min<std::uint64_t>(
-        file->size().value_or(kMostBundleBytes + 1), kMostBundleBytes + 1);
-    std::vector<std::byte> bytes;
-    for (std::size_t step = 1 << 20; bytes.size() < most; step *= 2) {
-      const std::size_t have = bytes.size();
-      bytes.resize(std::min<std::uint64_t>(have + step, most));
-      const std::size_t got = file->read_up_to(have, Bytes(bytes).subspan(have), cancel);
-      const bool is_end = have + got < bytes.size();
-      bytes.resize(have + got);
-      if (is_end) break;
-    }
-    manifest_ = std::make_unique<const Manifest>(open_bundle(bytes, *policy, label_));
+    manifest_ = std::make_unique<const Manifest>(read_bundle(*file, *policy, cancel));
   }
 
   std::unique_ptr<Source> open(const std::string& uri, const SignedOptions& options,
@@ -97,8 +87,7 @@ class JobBundle {
     }
     throw Error(ErrorKind::Crypto,
                 quote(without_secrets(uri), 4096) + ": it is not signed: there is neither " +
-                    quote(own, 4096) + " nor " +
-                    quote(kModelBundle) +
+                    quote(own, 4096) + " nor " + quote(kModelBundle) +
                     " beside it, and no option 'signature' names a bundle elsewhere");
   }
 
@@ -146,6 +135,20 @@ std::vector<Option> signed_options(SignedOptions& options) {
   return {trust, signature};
 }
 
+Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
+  constexpr std::size_t kMost = kMostBundleBytes + 1;  // what is larger is refused by its size
+  std::vector<std::byte> bytes;
+  for (std::size_t step = 1 << 20; bytes.size() < kMost; step *= 2) {
+    const std::size_t have = bytes.size();
+    bytes.resize(std::min(have + step, kMost));
+    const std::size_t got = file.read_up_to(have, Bytes(bytes).subspan(have), cancel);
+    const bool is_end = have + got < bytes.size();
+    bytes.resize(have + got);
+    if (is_end) break;
+  }
+  return open_bundle(bytes, policy, file.label());
+}
+
 std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::string& uri,
                                       const SignedOptions& options,
                                       const std::shared_ptr<SharedAccess>& access,
@@ -153,18 +156,18 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const std::optional<std::uint64_t> size = file->size();
   if (!size || file->sequential() || file->start() != 0) {
     throw Error(ErrorKind::InvalidArgument,
-                file->label() + ": option 'trust' needs a file whose size is known and that can be "
-                                "read at any offset");
+                file->label() +
+                    ": option 'trust' needs a file whose size is known and that can be "
+                    "read at any offset");
   }
   const auto make = [] { return std::make_shared<JobBundle>(); };
   const std::shared_ptr<JobBundle> bundle = access ? access->get<JobBundle>(make) : make();
   const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
   const ConstBytes digests = manifest.digests_of(listed);
-  SignedShards shards =
-      manifest.in_shards()
-          ? SignedShards{listed.size, manifest.shard_size, digests, bundle, manifest.signer}
-          : read_whole(*file, *size, manifest, digests, cancel);
+  SignedShards shards = manifest.in_shards() ? SignedShards{listed.size, manifest.shard_size,
+                                                            digests, bundle, manifest.signer}
+                                             : read_whole(*file, *size, manifest, digests, cancel);
   return std::make_unique<SignedSource>(std::move(file), std::move(shards));
 }
 

@@ -11,6 +11,8 @@
 #include "io/option.h"
 #include "io/options.h"
 #include "io/source.h"
+#include "trust/manifest.h"
+#include "trust/policy.h"
 
 namespace tensorizer {
 
@@ -33,6 +35,10 @@ struct Neighbours {
   // the file.
   std::function<std::string(const std::string& uri)> path;
 };
+
+// Reads a bundle, and checks that somebody whom the policy trusts has signed it. Throws what
+// open_bundle() throws.
+Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel);
 
 // Returns a source that gives only bytes of `file` which somebody has signed whom the options
 // trust. The bundle is that of the option `signature`, else `uri` + ".sig", else "model.sig" beside

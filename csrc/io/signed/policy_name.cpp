@@ -64,7 +64,8 @@ Policy parse_policy(const std::string& path, const std::string& text) {
     if (name == "at") {
       const std::string time(json.string(value, name));
       const auto parsed = parse_timestamp(time);
-      if (!parsed) refuse(label + ": the time must be as 2026-01-31T12:00:00Z, and is " + quote(time));
+      if (!parsed)
+        refuse(label + ": the time must be as 2026-01-31T12:00:00Z, and is " + quote(time));
       at = std::chrono::system_clock::to_time_t(*parsed);
     } else if (name == "subject") {
       subject = parse_subject(std::string(json.string(value, name)), label);
@@ -89,8 +90,9 @@ Policy parse_policy(const std::string& path, const std::string& text) {
 SecretBytes read_secret(const std::string& value, const std::string& what) {
   const auto reference = parse_secret_reference(value);
   if (!reference || reference->name.empty()) {
-    refuse(what + " is given by its name, not by its value: it must be file:PATH, env:NAME or "
-                  "named:NAME");
+    refuse(what +
+           " is given by its name, not by its value: it must be file:PATH, env:NAME or "
+           "named:NAME");
   }
   const std::string name(reference->name);
   switch (reference->place) {

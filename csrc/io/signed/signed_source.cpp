@@ -14,6 +14,8 @@ namespace {
 
 // How many bytes of shards stay in memory for other reads, or two shards if that is more.
 constexpr std::uint64_t kShared = 16 << 20;
+// The longest gap between wanted bytes that is read along with them.
+constexpr std::uint64_t kMostGap = 2 << 20;
 
 // Copies bytes into the pieces, one after another.
 void copy_into(std::span<const Bytes> pieces, const std::byte* from) {
@@ -48,16 +50,17 @@ void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
 }
 
 SignedSource::SignedSource(std::shared_ptr<Source> file, SignedShards shards)
-    : ForwardingSource(std::move(file)), shards_(std::move(shards)) {
+    : KeepingSource(std::move(file)), shards_(std::move(shards)) {
   const std::uint64_t size = file_->size().value();
   if (size == shards_.file_size) return;
-  throw Error(ErrorKind::HashMismatch, label() + ": it has " + std::to_string(size) + " bytes, and " +
-                                           shards_.signer + " signed " +
+  throw Error(ErrorKind::HashMismatch, label() + ": it has " + std::to_string(size) +
+                                           " bytes, and " + shards_.signer + " signed " +
                                            std::to_string(shards_.file_size) +
                                            ": it is another version, or was changed");
 }
 
-void SignedSource::read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+void SignedSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pieces,
+                                 Cancel& cancel) {
   const std::uint64_t wanted = total_size(pieces);
   const std::uint64_t there = shards_.file_size - std::min(offset, shards_.file_size);
   if (wanted > there) throw_source_ended(label(), shards_.file_size, wanted - there);
@@ -74,7 +77,7 @@ std::size_t SignedSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& ca
 ReadHints SignedSource::hints(std::uint64_t offset, std::uint64_t length) {
   ReadHints hints = file_->hints(offset, length);
   // What lies between two reads of a shard arrives with them.
-  hints.read_cost = std::max(hints.read_cost, shards_.shard_size);
+  hints.read_cost = std::max(hints.read_cost, std::min(shards_.shard_size, kMostGap));
   hints.unit = shards_.shard_size;
   return hints;
 }
@@ -131,7 +134,8 @@ void SignedSource::fetch(std::uint64_t offset, std::span<const Bytes> pieces, st
                          Cancel& cancel) {
   const std::uint64_t end = offset + total_size(pieces);
   std::uint64_t begin = align_up(offset, shards_.shard_size);  // of what is in the pieces in whole
-  std::uint64_t past = end == shards_.file_size ? end : end / shards_.shard_size * shards_.shard_size;
+  std::uint64_t past =
+      end == shards_.file_size ? end : end / shards_.shard_size * shards_.shard_size;
   std::vector<Bytes> all;
   if (begin < past) all = part_of(pieces, begin - offset, past - offset);
   std::uint64_t first = begin / shards_.shard_size;

@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "codec/sha256.h"
-#include "io/source.h"
+#include "io/keeping_source.h"
 
 namespace tensorizer {
 
@@ -22,9 +22,9 @@ namespace tensorizer {
 struct SignedShards {
   std::uint64_t file_size;
   std::uint64_t shard_size;
-  ConstBytes digests;  // SHA-256, 32 bytes for each shard
+  ConstBytes digests;                 // SHA-256, 32 bytes for each shard
   std::shared_ptr<const void> owner;  // of the digests
-  std::string signer;  // for messages
+  std::string signer;                 // for messages
 };
 
 // Sets the digests of shards whose bytes the pieces are, one after another.
@@ -33,13 +33,13 @@ void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
 
 // Reads whole shards of another source, and checks them before it gives any byte of them. A shard
 // that a read takes in part stays in memory for the reads of its other parts.
-class SignedSource final : public ForwardingSource {
+class SignedSource final : public KeepingSource {
  public:
   // Throws HashMismatch unless the file has the size that was signed.
   SignedSource(std::shared_ptr<Source> file, SignedShards shards);
 
-  void read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
+  bool is_signed() const override { return true; }
   // What read() gives is not damaged.
   bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }
   std::optional<FileIdentity> identity() const override { return file_->identity(); }
@@ -48,6 +48,8 @@ class SignedSource final : public ForwardingSource {
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override;
 
  private:
+  void read_distinct(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
+
   // A shard that several reads use.
   struct Shared {
     enum class State : std::uint8_t { Arriving, Checked, Failed };

@@ -1,0 +1,296 @@
+"""Whose signatures loads trust, and the check of a whole model.
+
+The option ``trust`` of a load is the name of a policy: ``named:NAME``, which :func:`add` stores, or
+``file:PATH``, a public key or a policy in JSON. Such a load gives only bytes that somebody whom the
+policy trusts has signed::
+
+    tensorizer_ops.trust.add("release", keys=[Path("release.pub")])
+    tensorizer_ops.load("model.tensors", options={"trust": "named:release"})
+
+:func:`sign`, which is also ``tensorizer_ops.sign``, signs models.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tensorizer_ops import _core, errors
+from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.folder import BUNDLE, Folder
+from tensorizer_ops._base.option_uses import for_loads, for_saves
+from tensorizer_ops._base.options import Options, as_pairs, as_text
+from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.targets import Target, local_path, to_uri
+
+__all__ = ["Signed", "add", "remove", "sign", "verify"]
+
+_PIECE = 4 << 20
+# At the top of a model.
+_NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github")
+
+Pem = str | bytes | os.PathLike[str]
+
+
+class Signed(NamedTuple):
+    """A model whose signature and files were verified."""
+
+    signer: str
+    subject: str
+    files: list[str]
+
+
+@checked
+def add(
+    name: str,
+    *,
+    keys: Iterable[Pem] = (),
+    roots: Iterable[Pem] = (),
+    identities: Iterable[str] = (),
+    at: datetime.datetime | None = None,
+    subject: str | None = None,
+) -> None:
+    """Store a policy under a name, replacing what the name stood for.
+
+    Args:
+        name: the name that ``named:NAME`` refers to.
+        keys: public keys on the curves P-256, P-384 and P-521: PEM, or the path of a file with it.
+        roots: certificates of those who issue certificates: PEM, or paths. Never those of the
+            system.
+        identities: to whom they were issued: email addresses, URIs or DNS names of a certificate,
+            or its whole subject, such as ``"CN=signer,O=Example"``.
+        at: when certificates must be valid, with a time zone; by default now.
+        subject: the root digest of the only model that is wanted, which
+            :func:`sign` returns. Without it, an older or another model that the
+            same people have signed passes as well.
+
+    Raises:
+        ValueError: there are neither keys nor roots, roots without identities, or a text that is
+            no key or certificate that can be used.
+    """
+    if at is not None and at.tzinfo is None:
+        raise errors.InvalidArgument("at has no time zone: datetime.now(timezone.utc) has one")
+    _core.set_trust(
+        name,
+        [_pem_of("keys", key) for key in keys],
+        [_pem_of("roots", root) for root in roots],
+        list(identities),
+        None if at is None else int(at.timestamp()),
+        subject,
+    )
+
+
+@checked
+def remove(name: str) -> None:
+    """Remove the policy of a name. Open files keep it.
+
+    Args:
+        name: the name that was given to :func:`add`.
+    """
+    _core.forget_trust(name)
+
+
+@checked
+def verify(
+    model: Target,
+    *,
+    policy: str,
+    signature: Target | None = None,
+    ignore_unsigned_files: bool = False,
+    options: Options | None = None,
+) -> Signed:
+    """Check the signature of a model, and every byte of every file that it lists.
+
+    Args:
+        model: a folder, or a file.
+        policy: whom to trust: ``file:PATH`` or ``named:NAME``.
+        signature: the bundle; by default ``model.sig`` in the folder, or the name of the file with
+            ``.sig`` behind it.
+        ignore_unsigned_files: whether a folder of this machine may have other files than those that
+            are listed. What loads use of them is refused even then.
+        options: options as for loads, for files on servers.
+
+    Raises:
+        tensorizer_ops.errors.Crypto: nobody trusted has signed it, or a file is not signed.
+        tensorizer_ops.errors.HashMismatch: a file was changed.
+        FileNotFoundError: a file, or the bundle, is missing.
+    """
+    place = _place_of(model, options)
+    plain = as_pairs(for_loads(options))
+    bundle = place.bundle if signature is None else to_uri(signature)
+    if signature is None and place.only is not None and not place.folder.has(f"{place.only}.sig"):
+        bundle = place.folder.below(BUNDLE)
+    signer, subject, _, listed, ignored = _core.open_signature(bundle, policy, plain)
+    names = [name for name, _ in listed] if place.only is None else [place.only]
+    folder = place.folder.path
+    if place.only is None and folder is not None and not ignore_unsigned_files:
+        inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
+        found = _files_in(folder, [*_NEVER_SIGNED, *ignored, *inside])
+        # Bundles of shards do not list empty files.
+        unsigned = [n for n, path in found.items() if n not in names and os.path.getsize(path)]
+        if unsigned:
+            raise errors.Crypto(
+                f"{place.folder.label} has files that are not signed, such as {unsigned[0]!r}: "
+                "remove them, or give ignore_unsigned_files=True"
+            )
+    given = as_pairs(as_text(for_loads(options)) | {"trust": policy, "signature": bundle})
+    access = _core.SharedAccess()
+    piece = bytearray(_PIECE)
+    for name in names:
+        source = _core.RemoteBytes(place.folder.below(name), given, 0, None, _PIECE, access)
+        at = 0
+        while count := source.read_into(at, piece):
+            at += count
+    return Signed(signer, subject, names)
+
+
+@checked
+def sign(
+    model: Target,
+    *,
+    key: str | os.PathLike[str],
+    passphrase: str | None = None,
+    certificates: Iterable[Pem] = (),
+    signature: Target | None = None,
+    method: Literal["shards", "files"] = "shards",
+    shard_size: int | None = None,
+    ignore: Iterable[str] = (),
+    threads: int = 0,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Sign a model, as OpenSSF Model Signing v1.0 says.
+
+    Args:
+        model: a folder of this machine, or a file anywhere.
+        key: a private key in PEM, on the curve P-256, P-384 or P-521: the path of its file,
+            ``file:PATH``, ``env:NAME``, or ``named:NAME`` for what :func:`set_secret` has stored.
+        passphrase: of a key that is encrypted, as for the other options that are secrets.
+        certificates: the certificate of the key, then those that lead to a root: PEM, or paths.
+        signature: the bundle to write; by default ``model.sig`` in the folder, or the name of the
+            file with ``.sig`` behind it.
+        method: ``"shards"`` signs parts of files, so that loads read and check only those that they
+            need; ``"files"`` whole files, which every tool can verify.
+        shard_size: bytes of a part; by default 1 MiB for up to 16 GB, and more for more, so that
+            the bundle has at most 8 MB.
+        ignore: files and folders, relative to the model, that are left out. Loads that trust the
+            signature never use them.
+        threads: how many threads compute; 0 means one for every CPU that the process may use.
+        options: options as for loads and saves, for files on servers.
+        progress: called with the bytes read so far and the bytes to read in all.
+
+    Returns:
+        The root digest, which tells this model from all others: the ``subject`` of a policy.
+
+    Raises:
+        ValueError: a key or certificate that cannot be used, a symbolic link, or no file.
+        tensorizer_ops.errors.Crypto: the passphrase is missing or wrong.
+    """
+    place = _place_of(model, options)
+    target = place.bundle if signature is None else to_uri(signature)
+    left_out = [*_NEVER_SIGNED, *ignore]
+    folder = place.folder.path
+    if place.only is not None:
+        files = {place.only: place.folder.below(place.only)}
+    elif folder is None:
+        raise errors.InvalidArgument(
+            f"{place.folder.label} is a folder on a server, which cannot be listed: sign the model "
+            "before it is uploaded"
+        )
+    else:
+        bundle = local_path(target)
+        if bundle is not None and not (inside := os.path.relpath(bundle, folder)).startswith(".."):
+            left_out.append(inside)
+        found = _files_in(folder, left_out)
+        for path in found.values():
+            if os.path.islink(path):
+                raise errors.InvalidArgument(
+                    f"{path!r} is a symbolic link, and may lead to other files later: put the file "
+                    "in its place, or leave it out with ignore="
+                )
+        files = {name: to_uri(Path(path)) for name, path in found.items()}
+    if method == "files" and shard_size is not None:
+        raise errors.InvalidArgument('shard_size is for method="shards"')
+    if shard_size is not None and shard_size < 1:
+        raise errors.InvalidArgument(f"shard_size is {shard_size}, and must be at least 1")
+    signing = _core.Signing(
+        place.name, [*files.items()], 0 if method == "files" else shard_size, left_out
+    )
+    with reported(signing, progress):
+        text = signing.start(
+            f"file:{os.fspath(key)}" if isinstance(key, os.PathLike) else key,
+            passphrase or "",
+            [_pem_of("certificates", each) for each in certificates],
+            as_pairs(for_loads(options)),
+            threads,
+        )
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(text.encode())
+        file.flush()
+        _core.upload(to_uri(Path(file.name)), target, as_pairs(for_saves(options)))
+    statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
+    root: str = statement["subject"][0]["digest"]["sha256"]
+    return root
+
+
+class _Place(NamedTuple):
+    folder: Folder
+    only: str | None  # the name of the file in it; None for all
+    bundle: str  # its URI
+    name: str  # of the model
+
+
+def _place_of(model: Target, options: Options | None) -> _Place:
+    """Find out whether a model is a folder or a file, and where its bundle is."""
+    path = local_path(model)
+    if path is not None and os.path.isdir(path):
+        folder = Folder(model, options)
+        return _Place(folder, None, folder.below(BUNDLE), os.path.basename(os.path.abspath(path)))
+    if path is not None:
+        parent, _, name = os.path.abspath(path).rpartition("/")
+        folder = Folder(parent or "/", options)
+    else:
+        place, mark, query = to_uri(model).partition("?")
+        parent, _, name = place.rstrip("/").rpartition("/")
+        folder = Folder(parent + mark + query, options)
+        whole = Folder(model, options)
+        if not folder.has(f"{name}.sig") and whole.has(BUNDLE):
+            return _Place(whole, None, whole.below(BUNDLE), name)
+    return _Place(folder, name, folder.below(f"{name}.sig"), name)
+
+
+def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
+    """Return the paths of all files in a folder by their names, which have slashes."""
+    ignored = {os.path.normpath(name) for name in left_out}
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        inside = os.path.relpath(parent, folder)
+        for name in [*folders]:
+            below = os.path.normpath(os.path.join(inside, name))
+            if below in ignored:
+                folders.remove(name)
+            elif os.path.islink(os.path.join(parent, name)):
+                found[below] = os.path.join(parent, name)
+        for name in names:
+            below = os.path.normpath(os.path.join(inside, name))
+            if below not in ignored:
+                found[below] = os.path.join(parent, name)
+    return dict(sorted(found.items()))
+
+
+def _pem_of(argument: str, given: Pem) -> str:
+    """Return PEM, which is in a file if it is given by a path."""
+    if isinstance(given, os.PathLike):
+        return Path(given).read_text()
+    text = given.decode() if isinstance(given, bytes) else given
+    if not text.lstrip().startswith("-----BEGIN "):
+        raise errors.InvalidArgument(
+            f"{argument} has a text that is no PEM: give a path as pathlib.Path"
+        )
+    return text

@@ -1,0 +1,424 @@
+"""Signed models: what loads take, and what other tools for OpenSSF Model Signing take."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+import tensorizer_ops
+from local_servers.redis_server import RedisServer
+from local_servers.s3_server import S3
+from local_servers.web import Web
+from support.command import run
+from support.process import environment
+from support.samples import assert_same
+from tensorizer_ops import errors, trust
+
+CURVES = {"p256": ec.SECP256R1(), "p384": ec.SECP384R1(), "p521": ec.SECP521R1()}
+NOW = datetime.datetime.now(datetime.timezone.utc)
+DAY = datetime.timedelta(days=1)
+IDENTITY = "release@example.com"
+
+
+class Signer:
+    """A key, in files, and certificates for it."""
+
+    def __init__(self, folder: Path, curve: ec.EllipticCurve = CURVES["p256"]) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.private, self.public = folder / "release.pem", folder / "release.pub"
+        self._key = ec.generate_private_key(curve)
+        self.private.write_bytes(
+            self._key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        self.public.write_bytes(
+            self._key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+        )
+        self.options = {"trust": f"file:{self.public}"}
+
+    def certificates(self, days: int = 30) -> tuple[Path, Path]:
+        """Return a certificate of this key, that ends after so many days, and its root."""
+        root_key = ec.generate_private_key(ec.SECP256R1())
+        root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
+        begin = NOW - 60 * DAY
+        root = (
+            x509.CertificateBuilder(root_name, root_name, root_key.public_key())
+            .serial_number(1)
+            .not_valid_before(begin)
+            .not_valid_after(NOW + 60 * DAY)
+            .add_extension(x509.BasicConstraints(True, None), critical=True)
+            .sign(root_key, hashes.SHA256())
+        )
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "release")])
+        usage = x509.KeyUsage(True, *[False] * 8)
+        leaf = (
+            x509.CertificateBuilder(root_name, name, self._key.public_key())
+            .serial_number(2)
+            .not_valid_before(begin)
+            .not_valid_after(NOW + days * DAY)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.RFC822Name(IDENTITY)]), False)
+            .sign(root_key, hashes.SHA256())
+        )
+        paths = self.folder / "leaf.pem", self.folder / "root.pem"
+        for path, certificate in zip(paths, (leaf, root), strict=True):
+            path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return paths
+
+
+def others(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run PyPI's model_signing."""
+    return subprocess.run(
+        [sys.executable, "-m", "model_signing", *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    tensors = {f"layers.{i}": torch.randn(600, 500, generator=generator) for i in range(5)}
+    return {"scale": torch.ones(3), **tensors, "empty": torch.empty(0)}
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return Signer(tmp_path / "keys")
+
+
+@pytest.fixture
+def model(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    tensorizer_ops.save(folder / "m.tensors", tensors)
+    tensorizer_ops.save(folder / "m.safetensors", tensors, options={"max_shard_size": 3_000_000})
+    (folder / "config.json").write_text("{}")
+    (folder / ".gitattributes").write_text("*.tensors filter=lfs")
+    return folder
+
+
+FILES = ("m.tensors", "m.safetensors.index.json")
+
+
+@pytest.mark.parametrize("method", ["shards", "files"])
+@pytest.mark.parametrize("file", FILES)
+def test_signed_files_are_loaded(
+    model: Path, signer: Signer, tensors: dict[str, torch.Tensor], file: str, method: Any
+) -> None:
+    tensorizer_ops.sign(model, key=signer.private, method=method)
+    loaded = tensorizer_ops.load(model / file, names=[*tensors], options=signer.options)
+    assert_same(loaded, tensors)
+    part = tensorizer_ops.load(model / file, names=["layers.3"], options=signer.options)
+    assert_same(part, {"layers.3": tensors["layers.3"]})
+    sliced = tensorizer_ops.load(
+        model / file, slices={"layers.1": (slice(None), slice(7, 9))}, options=signer.options
+    )
+    assert torch.equal(sliced["layers.1"], tensors["layers.1"][:, 7:9])
+
+
+READS: dict[str, Callable[[Path, dict[str, str]], object]] = {
+    "load": lambda file, options: tensorizer_ops.load(file, options=options),
+    "verified load": lambda file, options: tensorizer_ops.load(file, verify="all", options=options),
+    "a part": lambda file, options: tensorizer_ops.load(file, names=["layers.2"], options=options),
+    "names": lambda file, options: tensorizer_ops.names(file, options=options),
+    "info": lambda file, options: tensorizer_ops.info(file, options=options),
+    "iterate": lambda file, options: list(tensorizer_ops.iterate(file, options=options)),
+    "reader": lambda file, options: tensorizer_ops.Reader(file, options=options).load(),
+    "op": lambda file, options: torch.ops.tensorizer.load(str(file), options=options),
+    "digest": lambda file, options: tensorizer_ops.digest(file, options=options),
+    "verify": lambda file, options: tensorizer_ops.verify(file, verify="all", options=options),
+    "convert": lambda file, options: tensorizer_ops.convert(
+        file, file.parent / "out.tensors", source_options=options
+    ),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("file", FILES)
+def test_what_is_not_signed_is_refused(
+    tmp_path: Path, model: Path, signer: Signer, file: str, read: str
+) -> None:
+    for bundle in ("nobody", "others", "another"):
+        if bundle == "others":
+            tensorizer_ops.sign(model, key=Signer(tmp_path / "others").private)
+        if bundle == "another":
+            tensorizer_ops.sign(model, key=signer.private, ignore=[file])
+        with pytest.raises(errors.Crypto, match=r"it is not signed|expected is the key"):
+            READS[read](model / file, signer.options)
+    assert not (model / "out.tensors").exists()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_changed_byte_is_refused(model: Path, signer: Signer, file: str) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    changed = (
+        [model / file, *model.glob("*-of-*.safetensors")] if "index" in file else [model / file]
+    )
+    for path in changed:
+        whole = path.read_bytes()
+        for at in {0, 9, len(whole) // 3, len(whole) - 1}:
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(errors.HashMismatch, match=f"the key {'[0-9a-f]' * 64} signed"):
+                tensorizer_ops.load(model / file, options=signer.options)
+        for other in (whole[:-1], whole + b"\0"):
+            path.write_bytes(other)
+            with pytest.raises(errors.HashMismatch, match=f"has {len(other)} bytes, and .* signed"):
+                tensorizer_ops.load(model / file, options=signer.options)
+        path.write_bytes(whole)
+    tensorizer_ops.load(model / file, options=signer.options)
+
+
+def test_file_objects_have_no_signature(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    content = (model / "m.tensors").read_bytes()
+    for source in (io.BytesIO(content), bytearray(content)):
+        with pytest.raises(ValueError, match="option 'trust' is for files with a signature"):
+            tensorizer_ops.load(source, options=signer.options)
+    with pytest.raises(ValueError, match="option 'trust' applies when a file is loaded only"):
+        tensorizer_ops.save(model / "x.tensors", {}, options=signer.options)
+
+
+def test_the_same_file_under_another_name(model: Path, signer: Signer) -> None:
+    """Whoever can write into the folder cannot show one signed file as another."""
+    tensorizer_ops.sign(model, key=signer.private)
+    (model / "other.tensors").write_bytes((model / "m.tensors").read_bytes())
+    with pytest.raises(errors.Crypto, match=r"has no 'other\.tensors' among its"):
+        tensorizer_ops.load(model / "other.tensors", options=signer.options)
+
+
+def test_only_the_model_that_is_pinned(
+    model: Path, signer: Signer, tensors: dict[str, torch.Tensor]
+) -> None:
+    older = tensorizer_ops.sign(model, key=signer.private)
+    tensorizer_ops.save(model / "m.tensors", {"w": torch.ones(1)})
+    newer = tensorizer_ops.sign(model, key=signer.private)
+    trust.add("pinned", keys=[signer.public], subject=newer)
+    assert "w" in tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
+    trust.add("pinned", keys=[signer.public], subject=older)
+    with pytest.raises(errors.HashMismatch, match=f"(?s){newer}.*{older}|{older}.*{newer}"):
+        tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
+    trust.remove("pinned")
+    with pytest.raises(ValueError, match="there is no policy named"):
+        tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
+
+
+def test_a_policy_in_a_file(model: Path, signer: Signer) -> None:
+    root = tensorizer_ops.sign(model, key=signer.private)
+    policy = signer.folder / "policy.json"
+    policy.write_text(json.dumps({"keys": ["release.pub"], "subject": root}))
+    options = {"trust": f"file:{policy}"}
+    assert tensorizer_ops.load(model / "m.tensors", options=options)
+    for text, message in [
+        ("{", "JSON is malformed"),
+        ("{}", "nobody is trusted to sign"),
+        ('{"keys": [], "key": []}', "the key 'key'"),
+        (json.dumps({"keys": ["none.pub"]}), "No such file"),
+        (json.dumps({"keys": ["release.pem"]}), "private|PUBLIC KEY"),
+        (json.dumps({"keys": ["release.pub"], "at": "soon"}), "the time must be"),
+    ]:
+        policy.write_text(text)
+        with pytest.raises(errors.Error, match=message) as caught:
+            tensorizer_ops.load(model / "m.tensors", options=options)
+        assert "PRIVATE" not in str(caught.value)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_model_signing_reads_what_is_signed_here(tmp_path: Path, model: Path, curve: str) -> None:
+    signer = Signer(tmp_path / curve, CURVES[curve])
+    bundle = model / "model.sig"
+    tensorizer_ops.sign(model, key=signer.private, method="files")
+    done = others("verify", "key", "--public_key", signer.public, "--signature", bundle, model)
+    assert done.returncode == 0, done.stderr
+    leaf, root = signer.certificates()
+    tensorizer_ops.sign(model, key=signer.private, method="files", certificates=[leaf])
+    done = others(
+        *("verify", "certificate", "--certificate_chain", root, "--signature", bundle, model)
+    )
+    assert done.returncode == 0, done.stderr
+    # It takes no bundles of shards as the specification spells them.
+    tensorizer_ops.sign(model, key=signer.private)
+    done = others("verify", "key", "--public_key", signer.public, "--signature", bundle, model)
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_what_model_signing_has_signed_is_read_here(
+    tmp_path: Path, model: Path, tensors: dict[str, torch.Tensor], curve: str
+) -> None:
+    signer = Signer(tmp_path / curve, CURVES[curve])
+    bundle = model / "model.sig"
+    done = others("sign", "key", "--private_key", signer.private, "--signature", bundle, model)
+    assert done.returncode == 0, done.stderr
+    assert_same(tensorizer_ops.load(model / "m.tensors", options=signer.options), tensors)
+    assert trust.verify(model, policy=f"file:{signer.public}").files[0] == "config.json"
+
+
+def certified(signer: Signer, model: Path, days: int = 30) -> Path:
+    """Let model_signing sign with a certificate, and return its root."""
+    leaf, root = signer.certificates(days)
+    done = others(
+        *("sign", "certificate", "--private_key", signer.private, "--signing_certificate", leaf),
+        *("--certificate_chain", root, "--signature", model / "model.sig", model),
+    )
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def test_certificates(model: Path, signer: Signer, tensors: dict[str, torch.Tensor]) -> None:
+    root = certified(signer, model)
+    for identity in (IDENTITY, "CN=release"):
+        trust.add("release", roots=[root], identities=[identity])
+        loaded = tensorizer_ops.load(model / "m.tensors", options={"trust": "named:release"})
+        assert_same(loaded, tensors)
+    trust.add("release", roots=[root], identities=["somebody@example.com"])
+    with pytest.raises(errors.Crypto, match=r"CN=release(?s:.)*somebody@example.com"):
+        tensorizer_ops.load(model / "m.tensors", options={"trust": "named:release"})
+    with pytest.raises(ValueError, match="identit"):
+        trust.add("release", roots=[root])
+    signer.certificates()  # by another root of the same name
+    trust.add("release", roots=[signer.folder / "root.pem"], identities=[IDENTITY])
+    with pytest.raises(errors.Crypto, match=r"was not issued|signature"):
+        tensorizer_ops.load(model / "m.tensors", options={"trust": "named:release"})
+
+
+def test_a_certificate_that_has_ended(model: Path, signer: Signer) -> None:
+    """model_signing accepts it, because it asks whether it was valid on its first day."""
+    root = certified(signer, model, days=-1)
+    trust.add("release", roots=[root], identities=[IDENTITY])
+    with pytest.raises(errors.Crypto, match="expired"):
+        tensorizer_ops.load(model / "m.tensors", options={"trust": "named:release"})
+    trust.add("release", roots=[root], identities=[IDENTITY], at=NOW - 2 * DAY)
+    assert tensorizer_ops.load(model / "m.tensors", options={"trust": "named:release"})
+    with pytest.raises(ValueError, match="time zone"):
+        trust.add("release", keys=[signer.public], at=datetime.datetime(2026, 1, 1))
+
+
+def test_whole_models_are_verified(model: Path, signer: Signer) -> None:
+    root = tensorizer_ops.sign(model, key=signer.private)
+    policy = f"file:{signer.public}"
+    found = trust.verify(model, policy=policy)
+    assert found.subject == root
+    assert found.files == sorted(
+        p.name for p in model.iterdir() if p.suffix in (".json", ".tensors", ".safetensors")
+    )
+    (model / "code.py").write_text("import os")
+    with pytest.raises(errors.Crypto, match=r"files that are not signed, such as 'code.py'"):
+        trust.verify(model, policy=policy)
+    assert trust.verify(model, policy=policy, ignore_unsigned_files=True) == found
+    (model / "code.py").unlink()
+    (model / "config.json").write_text("[]")
+    with pytest.raises(errors.HashMismatch, match=r"config\.json"):
+        trust.verify(model, policy=policy)
+    (model / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        trust.verify(model, policy=policy)
+
+
+def test_links_are_not_signed(model: Path, signer: Signer) -> None:
+    (model / "link.json").symlink_to(model / "config.json")
+    with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
+        tensorizer_ops.sign(model, key=signer.private)
+    tensorizer_ops.sign(model, key=signer.private, ignore=["link.json"])
+
+
+def test_commands(model: Path, signer: Signer) -> None:
+    root = run("sign", model, "--key-file", signer.private).stdout.strip()
+    done = run("verify", "--trust", signer.public, model)
+    assert f"root digest {root}" in done.stdout
+    (model / "config.json").write_text("[]")
+    assert "config.json" in run("verify", "--trust", signer.public, model, status=1).stderr
+    run("verify", "-o", f"trust=file:{signer.public}", model / "m.tensors")
+
+
+def test_a_key_that_is_encrypted(
+    model: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = serialization.load_pem_private_key(signer.private.read_bytes(), None)
+    monkeypatch.setenv(
+        "RELEASE_KEY",
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"very secret"),
+        ).decode(),
+    )
+    monkeypatch.setenv("PASSPHRASE", "very secret")
+    monkeypatch.setenv("WRONG", "quite secret")
+    tensorizer_ops.sign(model, key="env:RELEASE_KEY", passphrase="env:PASSPHRASE")
+    tensorizer_ops.load(model / "m.tensors", options=signer.options)
+    for passphrase in ("env:WRONG", None):
+        with pytest.raises(errors.Crypto, match="passphrase") as caught:
+            tensorizer_ops.sign(model, key="env:RELEASE_KEY", passphrase=passphrase)
+        assert "secret" not in str(caught.value).replace("a secret", "")
+
+
+def served(web: Web) -> int:
+    return sum(int(line.split('"')[2].split()[1]) for line in web.requests())
+
+
+def test_parts_from_a_server_are_a_few_shards(tmp_path: Path, web: Web, signer: Signer) -> None:
+    folder = web.root / "signed"
+    folder.mkdir()
+    tensors = {f"t{i}": torch.randn(16 << 18) for i in range(4)}  # 16 MiB each
+    tensors |= {f"small{i}": torch.randn(1000) for i in range(40)}
+    file = folder / "m.safetensors"
+    tensorizer_ops.save(file, tensors)
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+    tensorizer_ops.sign(file, key=signer.private)
+    bundle = (folder / "m.safetensors.sig").stat().st_size
+    uri = web.url("signed/m.safetensors")
+    web.requests()
+    assert_same(tensorizer_ops.load(uri, names=[*tensors], options=signer.options), tensors)
+    assert served(web) - bundle <= 1.01 * file.stat().st_size
+    loaded = tensorizer_ops.load(uri, names=["t2"], options=signer.options)
+    assert torch.equal(loaded["t2"], tensors["t2"])
+    assert served(web) - bundle <= 1.07 * (16 << 20) + (1 << 20)  # and the shard of the index
+    small = [f"small{i}" for i in range(40)]
+    loaded = tensorizer_ops.load(uri, names=small, options=signer.options)
+    assert_same(loaded, {name: tensors[name] for name in small})
+    assert served(web) - bundle <= 3 << 20
+
+
+def test_a_store(signer: Signer, tensors: dict[str, torch.Tensor], s3: S3) -> None:
+    uri, options = "s3://bucket/signed/m.tensors", s3.options()
+    tensorizer_ops.save(uri, tensors, options=options)
+    root = tensorizer_ops.sign(uri, key=signer.private, options=options)
+    found = trust.verify(uri, policy=signer.options["trust"], options=options)
+    assert (found.subject, found.files) == (root, ["m.tensors"])
+    assert_same(tensorizer_ops.load(uri, options=options | signer.options), tensors)
+
+
+def test_a_place_without_other_files(
+    tmp_path: Path, signer: Signer, tensors: dict[str, torch.Tensor], redis: RedisServer
+) -> None:
+    """The bundle is elsewhere, and lists one file."""
+    uri = redis.url("signed")
+    tensorizer_ops.save(uri, tensors)
+    with pytest.raises(errors.Crypto, match="no option 'signature' names a bundle"):
+        tensorizer_ops.load(uri, options=signer.options)
+    bundle = tmp_path / "signed.sig"
+    tensorizer_ops.sign(uri, key=signer.private, signature=bundle)
+    options = signer.options | {"signature": str(bundle)}
+    assert_same(tensorizer_ops.load(uri, options=options), tensors)
