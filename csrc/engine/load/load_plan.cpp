@@ -63,8 +63,7 @@ std::uint64_t staged_strip(const LoadJob& job, const Shares& shares) {
 
 // Returns the size of strips of whole chunks, as many as SHA-256 hashes side by side.
 std::uint64_t chunked_strip(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
-                            const Shares& shares) {
-  const std::uint64_t chunk = job.hashed_chunk();
+                            const Shares& shares, std::uint64_t chunk) {
   std::uint64_t size = chunk * std::bit_ceil(static_cast<std::uint64_t>(sha256_lanes()));
   // All threads should have some of a small file.
   size = std::min(size, plan.size / (2 * static_cast<std::uint64_t>(plan.move.threads)));
@@ -76,7 +75,13 @@ std::uint64_t chunked_strip(const LoadJob& job, const LoadPlan& plan, const Read
 
 std::uint64_t strip_size_of(const LoadJob& job, const LoadPlan& plan, const ReadHints& hints,
                             const Shares& shares) {
-  if (job.hashes_chunks() && !job.encrypted()) return chunked_strip(job, plan, hints, shares);
+  if (job.hashes_chunks() && !job.encrypted()) {
+    return chunked_strip(job, plan, hints, shares, job.hashed_chunk());
+  }
+  // The source itself hashes units.
+  if (hints.unit > 1 && !job.encrypted()) {
+    return chunked_strip(job, plan, hints, shares, hints.unit);
+  }
   // A power of two, so that no strip ends inside a page of the tensor.
   std::uint64_t size = std::bit_floor(std::min(
       hints.read_size, shares.staged ? staged_strip(job, shares)
@@ -138,10 +143,7 @@ LoadPlan plan_load(const LoadJob& job) {
     plan.move.most_strips =
         std::max<std::size_t>(settings.memory_ceiling / 2 / limits.strip_size, 1);
   }
-  limits.strips_follow_file = hints.unit > 1 && !job.hashes_chunks();
-  if (limits.strips_follow_file) {
-    limits.strip_size = align_up(limits.strip_size, hints.unit);
-  }
+  limits.strips_follow_file = hints.unit > 1 && !job.hashes_chunks() && !job.encrypted();
   limits.largest_gap = hints.read_cost;
 
   plan.extents.reserve(job.items.size());
