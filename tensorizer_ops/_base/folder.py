@@ -55,6 +55,7 @@ class Folder:
         self._plain = as_pairs({n: v for n, v in given.items() if n not in ("trust", "signature")})
         self.policy = given.get("trust")
         self._bundle = given.get("signature")
+        self._listed: list[str] | None = None
         self._saves = as_pairs(for_saves(options))
         # Files of the Hub are of one commit, whatever is pushed meanwhile.
         self._access = _core.SharedAccess()
@@ -78,9 +79,16 @@ class Folder:
 
     def signed_files(self) -> list[str]:
         """Return the names of all files that are signed, and of the bundle if it is here."""
-        bundle = self._bundle or self.uri(BUNDLE)
-        files = _core.open_signature(bundle, self.policy or "", self._plain)[3]
-        return [*(name for name, _ in files), *([] if self._bundle else [BUNDLE])]
+        if self._listed is None:
+            bundle = self._bundle or self.uri(BUNDLE)
+            files = _core.open_signature(bundle, self.policy or "", self._plain)[3]
+            self._listed = [*(name for name, _ in files), *([] if self._bundle else [BUNDLE])]
+        return self._listed
+
+    def _is_listed(self, name: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return name != BUNDLE and name in self.signed_files()
+        return False  # files may have a bundle each
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
@@ -116,25 +124,27 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""
-        return self.if_there(lambda: self.open(name, 1, 1)) is not None
+        return self.if_there(name, lambda: self.open(name, 1, 1)) is not None
 
     def size(self, name: str) -> int | None:
         """Return the size of a file; ``None`` if it does not exist, or its size is unknown."""
-        return self.if_there(lambda: self.open(name, 1, 1).size())
+        return self.if_there(name, lambda: self.open(name, 1, 1).size())
 
     def read_if_there(self, name: str) -> bytes | None:
         """Return the bytes of a file, or ``None`` if it does not exist."""
-        return self.if_there(lambda: self.read(name))
+        return self.if_there(name, lambda: self.read(name))
 
-    def if_there(self, read: Callable[[], _Result]) -> _Result | None:
-        """Return the result of a function, or ``None`` if it finds no file.
+    def if_there(self, name: str, read: Callable[[], _Result]) -> _Result | None:
+        """Return the result of a function, or ``None`` if it finds no file of this name.
 
-        S3 denies access to objects that do not exist, if the keys may not list the bucket. Keys
-        that it does not accept at all are an error.
+        A file that is signed must be there. S3 denies access to objects that do not exist, if the
+        keys may not list the bucket. Keys that it does not accept at all are an error.
         """
         try:
             return read()
         except FileNotFoundError:
+            if self.policy is not None and self._is_listed(name):
+                raise
             return None
         except PermissionError as error:
             if not self._uri.lower().startswith(("s3://", "gs://")):

@@ -6,6 +6,8 @@ import datetime
 import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -422,3 +424,67 @@ def test_a_place_without_other_files(
     tensorizer_ops.sign(uri, key=signer.private, signature=bundle)
     options = signer.options | {"signature": str(bundle)}
     assert_same(tensorizer_ops.load(uri, options=options), tensors)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> tuple[Path, Any]:
+    pytest.importorskip("transformers")
+    from support.hf_models import llama
+
+    model = llama()
+    tensorizer_ops.hf.save_pretrained(model, tmp_path / "llama")
+    return tmp_path / "llama", model
+
+
+@pytest.mark.parametrize("place", ["here", "on a server"])
+def test_models_of_transformers(
+    llama: tuple[Path, Any], signer: Signer, web: Web, place: str
+) -> None:
+    """Config and weights are signed, and nothing else is used."""
+    folder, model = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    where = web.root / "llama"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(folder, where)
+    uri = where if place == "here" else web.url("llama")
+
+    def load() -> dict[str, torch.Tensor]:
+        loaded = tensorizer_ops.hf.from_pretrained(uri, options=signer.options)
+        state: dict[str, torch.Tensor] = loaded.state_dict()
+        return state
+
+    assert_same(load(), model.state_dict())
+    for name in ("config.json", "generation_config.json", "model.tensors"):
+        content = (where / name).read_bytes()
+        (where / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(errors.HashMismatch, match=re.escape(name)):
+            load()
+        # Nor can anybody take a file away, so that a default takes its place.
+        (where / name).unlink()
+        with pytest.raises(FileNotFoundError, match=re.escape(name)):
+            load()
+        (where / name).write_bytes(content)
+    (where / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(errors.Crypto, match=r"tokenizer_config\.json': it is not signed"):
+        tensorizer_ops.hf.tokenizer(uri, options=signer.options)
+
+
+def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: Path) -> None:
+    folder, _ = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    where = web.root / "download"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(folder, where)
+    (where / "code.py").write_text("import os")
+    (where / "SHA256SUMS").write_text("0" * 64 + "  code.py")
+    target = tmp_path / "target"
+    copied = tensorizer_ops.download(web.url("download"), target, options=signer.options)
+    assert {each.name: each.checked.partition(",")[0] for each in copied} == {
+        path.name: "signature" for path in folder.iterdir()
+    }
+    assert trust.verify(target, policy=signer.options["trust"])
+    shutil.rmtree(target)
+    (where / "config.json").write_text("{}")
+    with pytest.raises(errors.HashMismatch, match=r"config\.json"):
+        tensorizer_ops.download(web.url("download"), target, options=signer.options)
+    assert not (target / "config.json").exists()
