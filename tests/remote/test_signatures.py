@@ -221,6 +221,15 @@ def test_only_the_model_that_is_pinned(
     trust.add("pinned", keys=[signer.public], subject=older)
     with pytest.raises(errors.HashMismatch, match=f"(?s){newer}.*{older}|{older}.*{newer}"):
         tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
+    pinned = signer.options | {"subject": older}
+    with pytest.raises(errors.HashMismatch, match=older):
+        tensorizer_ops.load(model / "m.tensors", options=pinned)
+    assert tensorizer_ops.load(model / "m.tensors", options=pinned | {"subject": newer})
+    both = {"trust": "named:pinned", "subject": newer}
+    with pytest.raises(ValueError, match="another root digest than that of the policy"):
+        tensorizer_ops.load(model / "m.tensors", options=both)
+    with pytest.raises(ValueError, match="are for loads with the option 'trust'"):
+        tensorizer_ops.load(model / "m.tensors", options={"subject": newer})
     trust.remove("pinned")
     with pytest.raises(ValueError, match="there is no policy named"):
         tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})

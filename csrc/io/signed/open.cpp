@@ -62,10 +62,17 @@ class JobBundle {
  private:
   void read(const std::string& uri, const SignedOptions& options, const Neighbours& neighbours,
             Cancel& cancel) {
-    const auto policy = resolve_policy(options.trust);
+    Policy policy = *resolve_policy(options.trust);
+    if (options.subject) {
+      if (policy.subject && policy.subject != options.subject) {
+        throw Error(ErrorKind::InvalidArgument,
+                    "option 'subject' is another root digest than that of the policy");
+      }
+      policy.subject = options.subject;
+    }
     const std::unique_ptr<Source> file = open(uri, options, neighbours);
     label_ = file->label();
-    manifest_ = std::make_unique<const Manifest>(read_bundle(*file, *policy, cancel));
+    manifest_ = std::make_unique<const Manifest>(read_bundle(*file, policy, cancel));
   }
 
   std::unique_ptr<Source> open(const std::string& uri, const SignedOptions& options,
@@ -102,14 +109,14 @@ SignedShards read_whole(Source& file, std::uint64_t size, const Manifest& manife
                         ConstBytes signed_digest, Cancel& cancel) {
   const auto digests = std::make_shared<std::vector<Sha256Digest>>();
   Sha256 whole;
-  std::vector<std::byte> bytes(std::min<std::uint64_t>(4 * kOwnShard, size));
+  std::vector<std::byte> bytes(std::min(kOwnShard, size));
   for (std::uint64_t at = 0; at < size; at += bytes.size()) {
     const Bytes piece = Bytes(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
     file.read(at, {&piece, 1}, cancel);
-    const std::size_t have = digests->size();
-    digests->resize(have + align_up(piece.size(), kOwnShard) / kOwnShard);
-    hash_shards({&piece, 1}, kOwnShard, std::span(*digests).subspan(have));
-    whole.update(piece);
+    Sha256 shard;
+    const Sha256Update updates[] = {{&whole, piece}, {&shard, piece}};
+    sha256_update(updates);
+    digests->push_back(shard.finish());
   }
   const Sha256Digest found = whole.finish();
   if (!std::ranges::equal(found, signed_digest)) {
@@ -132,7 +139,15 @@ std::vector<Option> signed_options(SignedOptions& options) {
   trust.use = OptionUse::Load;
   Option signature = text_option("signature", "the URI of a bundle", options.signature);
   signature.use = OptionUse::Load;
-  return {trust, signature};
+  Option subject{"subject", "a root digest: 64 hexadecimal digits",
+                 [&options](const std::string&, const std::string& text) {
+                   Sha256Digest digest;
+                   if (!from_hex(text, digest)) return false;
+                   options.subject = digest;
+                   return true;
+                 }};
+  subject.use = OptionUse::Load;
+  return {trust, signature, subject};
 }
 
 Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
