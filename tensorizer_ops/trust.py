@@ -127,20 +127,21 @@ def verify(
     bundle = place.bundle if signature is None else to_uri(signature)
     if signature is None and place.only is not None and not place.folder.has(f"{place.only}.sig"):
         bundle = place.folder.below(BUNDLE)
-    signer, subject, _, listed, ignored = _core.open_signature(bundle, policy, plain)
+    signer, subject, shard_size, listed, ignored = _core.open_signature(bundle, policy, plain)
     names = [name for name, _ in listed] if place.only is None else [place.only]
     folder = place.folder.path
     if place.only is None and folder is not None and not ignore_unsigned_files:
         inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
         found = _files_in(folder, [*_NEVER_SIGNED, *ignored, *inside])
-        # Bundles of shards do not list empty files.
-        unsigned = [n for n, path in found.items() if n not in names and os.path.getsize(path)]
-        if unsigned:
+        if shard_size:  # then empty files are not listed
+            found = {name: path for name, path in found.items() if not _is_empty(path)}
+        if unsigned := [name for name in found if name not in names]:
             raise errors.Crypto(
                 f"{place.folder.label} has files that are not signed, such as {unsigned[0]!r}: "
                 "remove them, or give ignore_unsigned_files=True"
             )
-    given = as_pairs(as_text(for_loads(options)) | {"trust": policy, "signature": bundle})
+    signed = {"trust": policy, "signature": bundle, "subject": subject}
+    given = as_pairs(as_text(for_loads(options)) | signed)
     access = _core.SharedAccess()
     piece = bytearray(_PIECE)
     for name in names:
@@ -284,6 +285,10 @@ def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
             if below not in ignored:
                 found[below] = os.path.join(parent, name)
     return dict(sorted(found.items()))
+
+
+def _is_empty(path: str) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) == 0
 
 
 def _pem_of(argument: str, given: Pem) -> str:
