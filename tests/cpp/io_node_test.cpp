@@ -174,6 +174,15 @@ TEST_F(NodeTest, SaysWhereTheFileEnds) {
   EXPECT_TRUE(contains(message_of([&] { read(*source, text_.size() - 3, 5); }), "expected 2 more"));
   EXPECT_EQ(read_up_to(*source, text_.size() - 3, 5), text_.substr(text_.size() - 3));
   EXPECT_EQ(read_up_to(*source, text_.size() + 3, 5), "");
+  EXPECT_EQ(read_up_to(*source, text_.size() + 3 * kNodeBlock, 5), "");
+  EXPECT_EQ(read_up_to(*source, ~std::uint64_t{0}, 5), "");
+}
+
+TEST_F(NodeTest, FetchesNothingForReadsOfNothing) {
+  const auto source = open();
+  EXPECT_EQ(read(*source, kNodeBlock + 7, 0), "");
+  EXPECT_EQ(read_up_to(*source, kNodeBlock + 7, 0), "");
+  EXPECT_EQ(served_->fetches(kNodeBlock), 0);
 }
 
 TEST_F(NodeTest, AReaderGoesOnWhenAnotherOneFails) {

@@ -51,6 +51,7 @@ class NodeSource final : public KeepingSource {
 
   void fill(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
     const std::uint64_t end = offset + total_size(pieces);
+    if (end == offset) return;
     const std::uint64_t first = offset / kBlock;
     std::vector<bool> filled(align_up(end, kBlock) / kBlock - first);
     const Clock::time_point since = Clock::now();

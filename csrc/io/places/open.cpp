@@ -1,9 +1,11 @@
 #include "io/places/open.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -20,6 +22,7 @@
 #include "io/secret.h"
 #include "io/signed/open.h"
 #include "io/uri.h"
+#include "io/url.h"
 
 namespace tensorizer {
 
@@ -171,12 +174,28 @@ std::unique_ptr<Source> open_unsigned(const std::string& uri, const SourceOption
   return node_source(std::move(file), folder, all_but_secrets(uri, kind, options.given), cancel);
 }
 
-// Returns a URI without its parameters and escapes.
+// Returns the absolute path of a file, which can be written in several ways: "m", "./m". A ".."
+// stays, because it may follow a symbolic link.
+std::string absolute_path(const std::string& path) {
+  std::error_code failure;
+  const std::filesystem::path whole = std::filesystem::absolute(path, failure);
+  if (failure) return path;
+  std::filesystem::path plain;
+  for (const std::filesystem::path& part : whole) {
+    if (part != ".") plain /= part;
+  }
+  return plain.string();
+}
+
+// Returns a URI without its parameters and escapes, and the same for all ways to write it.
 std::string path_of(const std::string& uri) {
   const std::string_view folder = folder_of(uri);
-  if (folder == local_files.folder) return expand_home(local_path(split_uri(uri)));
+  if (folder == local_files.folder) return absolute_path(expand_home(local_path(split_uri(uri))));
   if (folder != web_servers.folder && folder != hub_files.folder) return uri;
-  const std::string path = uri.substr(0, uri.find_first_of("?#"));
+  std::string path = uri.substr(0, uri.find_first_of("?#"));
+  if (const std::optional<UrlParts> parts = url_parts(uri)) {
+    path = parts->scheme + "://" + parts->host + ":" + parts->port + parts->path;
+  }
   return percent_decoded(path).value_or(path);
 }
 

@@ -33,8 +33,8 @@ struct Neighbours {
   // Returns the URI of the file of this name beside the one that is opened; null if there are none
   // beside it.
   std::function<std::optional<std::string>(const std::string& name)> sibling;
-  // Returns a URI without its parameters and escapes, so that the last part of it is the name of
-  // the file.
+  // Returns a URI without its parameters and escapes, and the same for all ways to write the URI of
+  // a file, so that the last part of it is the name of the file.
   std::function<std::string(const std::string& uri)> path;
 };
 

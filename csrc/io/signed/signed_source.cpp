@@ -17,6 +17,13 @@ constexpr std::uint64_t kShared = 16 << 20;
 // The longest gap between wanted bytes that is read along with them.
 constexpr std::uint64_t kMostGap = 2 << 20;
 
+// A shard that is larger than the file is the whole of it. A bundle may name any size, and sums
+// with the largest ones would overflow.
+SignedShards within_file(SignedShards shards) {
+  shards.shard_size = std::min(shards.shard_size, std::max<std::uint64_t>(shards.file_size, 1));
+  return shards;
+}
+
 // Copies bytes into the pieces, one after another.
 void copy_into(std::span<const Bytes> pieces, const std::byte* from) {
   for (const Bytes piece : pieces) {
@@ -50,7 +57,7 @@ void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
 }
 
 SignedSource::SignedSource(std::shared_ptr<Source> file, SignedShards shards)
-    : KeepingSource(std::move(file)), shards_(std::move(shards)) {
+    : KeepingSource(std::move(file)), shards_(within_file(std::move(shards))) {
   const std::uint64_t size = file_->size().value();
   if (size == shards_.file_size) return;
   throw Error(ErrorKind::HashMismatch, label() + ": it has " + std::to_string(size) +
@@ -92,11 +99,12 @@ void SignedSource::fill(std::uint64_t offset, std::span<const Bytes> pieces, Can
   const std::uint64_t first = offset / shards_.shard_size;
   const std::uint64_t last = (end - 1) / shards_.shard_size;
   std::vector<Edge> edges;
-  if (offset > first * shards_.shard_size || (first == last && end < end_of(last))) {
-    edges.push_back(claim(first));
-  }
-  if (last > first && end < end_of(last)) edges.push_back(claim(last));
+  edges.reserve(2);
   try {
+    if (offset > first * shards_.shard_size || (first == last && end < end_of(last))) {
+      edges.push_back(claim(first));
+    }
+    if (last > first && end < end_of(last)) edges.push_back(claim(last));
     fetch(offset, pieces, edges, cancel);
   } catch (...) {
     publish(edges, Shared::State::Failed);
