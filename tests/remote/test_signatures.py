@@ -140,6 +140,25 @@ def test_signed_files_are_loaded(
     assert torch.equal(sliced["layers.1"], tensors["layers.1"][:, 7:9])
 
 
+@pytest.mark.parametrize("size", [1, 1000, 1 << 16, (1 << 20) + 7, 65 << 20])
+def test_shards_of_any_size(
+    model: Path, signer: Signer, tensors: dict[str, torch.Tensor], size: int
+) -> None:
+    file = model / "m.tensors"
+    if size == 1:  # a bundle of megabytes
+        tensors = {"w": torch.ones(3)}
+        tensorizer_ops.save(file, tensors)
+    tensorizer_ops.sign(file, key=signer.private, shard_size=size)
+    assert_same(tensorizer_ops.load(file, options=signer.options), tensors)
+    content = file.read_bytes()
+    for at in (0, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        begin = at // size * size
+        end = min(begin + size, len(content))
+        with pytest.raises(errors.HashMismatch, match=f"its bytes from {begin} to {end} are not"):
+            tensorizer_ops.load(file, options=signer.options)
+
+
 READS: dict[str, Callable[[Path, dict[str, str]], object]] = {
     "load": lambda file, options: tensorizer_ops.load(file, options=options),
     "verified load": lambda file, options: tensorizer_ops.load(file, verify="all", options=options),
