@@ -193,10 +193,10 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
   if (manifest.in_shards()) check_size(*file, listed.size, manifest.signer);
   const bool is_small = manifest.in_shards() && manifest.shard_size <= kLargestShard;
-  SignedShards shards = is_small ? SignedShards{*size, manifest.shard_size,
-                                                manifest.digests_of(listed), bundle,
-                                                manifest.signer}
-                                 : read_whole(*file, *size, manifest, listed, cancel);
+  SignedShards shards = is_small
+                            ? SignedShards{*size, manifest.shard_size, manifest.digests_of(listed),
+                                           bundle, manifest.signer}
+                            : read_whole(*file, *size, manifest, listed, cancel);
   return std::make_unique<SignedSource>(std::move(file), std::move(shards));
 }
 

@@ -65,13 +65,13 @@ void check_size(const Source& file, std::uint64_t expected, const std::string& s
                                            ": it is another version, or was changed");
 }
 
-void throw_other_bytes(const Source& file, std::uint64_t begin, std::uint64_t end,
-                       ConstBytes found, ConstBytes expected, const std::string& signer) {
-  throw Error(ErrorKind::HashMismatch,
-              file.label() + ": its bytes from " + std::to_string(begin) + " to " +
-                  std::to_string(end) + " are not those that " + signer +
-                  " signed: their SHA-256 is " + to_hex(found) + ", and should be " +
-                  to_hex(expected) + ": they are damaged, or were changed");
+void throw_other_bytes(const Source& file, std::uint64_t begin, std::uint64_t end, ConstBytes found,
+                       ConstBytes expected, const std::string& signer) {
+  throw Error(ErrorKind::HashMismatch, file.label() + ": its bytes from " + std::to_string(begin) +
+                                           " to " + std::to_string(end) + " are not those that " +
+                                           signer + " signed: their SHA-256 is " + to_hex(found) +
+                                           ", and should be " + to_hex(expected) +
+                                           ": they are damaged, or were changed");
 }
 
 SignedSource::SignedSource(std::shared_ptr<Source> file, SignedShards shards)
