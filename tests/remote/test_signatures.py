@@ -29,6 +29,7 @@ from support.command import run
 from support.process import environment
 from support.samples import assert_same
 from tensorizer_ops import errors, trust
+from tensorizer_ops._front import serving
 
 CURVES = {"p256": ec.SECP256R1(), "p384": ec.SECP384R1(), "p521": ec.SECP521R1()}
 NOW = datetime.datetime.now(datetime.timezone.utc)
@@ -170,6 +171,15 @@ READS: dict[str, Callable[[Path, dict[str, str]], object]] = {
     "op": lambda file, options: torch.ops.tensorizer.load(str(file), options=options),
     "digest": lambda file, options: tensorizer_ops.digest(file, options=options),
     "verify": lambda file, options: tensorizer_ops.verify(file, verify="all", options=options),
+    "server": lambda file, options: dict(
+        serving.weights(serving.Settings({"uri": str(file), "options": options}), str(file))
+    ),
+    "update": lambda file, options: tensorizer_ops.update(
+        file, file.parent / "out.tensors", source_options=options
+    ),
+    "delta": lambda file, options: tensorizer_ops.delta(
+        file, file, file.parent / "out.tensors", new_options=options
+    ),
     "convert": lambda file, options: tensorizer_ops.convert(
         file, file.parent / "out.tensors", source_options=options
     ),
