@@ -1,6 +1,5 @@
-// Loads, saves, swaps, removals, updates and deltas over simulated wires: simulate [SEED |
-// FIRST-LAST]
-// [--verbose] [--case NAME]...
+// Loads, saves, swaps, removals, updates and deltas over simulated wires, and loads of signed
+// files: simulate [SEED | FIRST-LAST] [--verbose] [--case NAME]...
 //
 // Each seed decides on a case (of the named ones), on its sizes and on the faults that befall its
 // requests. Prints the seeds whose promises were broken, with the command that replays them.
@@ -18,6 +17,7 @@
 #include "delta_cases.h"
 #include "io/places/open.h"
 #include "redis_cases.h"
+#include "signed_cases.h"
 #include "swap_cases.h"
 #include "try.h"
 #include "update_cases.h"
@@ -177,6 +177,7 @@ constexpr Case kCases[] = {
     {"http-update", of<update_from_web, Web::Kind::Plain>},
     {"http-delta", of<make_delta_from, Web::Kind::Plain>},
     {"http-apply", of<apply_from, Web::Kind::Plain>},
+    {"http-signed", of<load_signed_from_web, Web::Kind::Plain>},
     {"s3-load", of<load_from, Web::Kind::S3>},
     {"s3-save", of<save_to, Web::Kind::S3>},
     {"s3-remove", of<remove_from, Web::Kind::S3>},
@@ -184,6 +185,7 @@ constexpr Case kCases[] = {
     {"s3-update", of<update_from_web, Web::Kind::S3>},
     {"s3-delta", of<make_delta_from, Web::Kind::S3>},
     {"s3-apply", of<apply_from, Web::Kind::S3>},
+    {"s3-signed", of<load_signed_from_web, Web::Kind::S3>},
     {"azure-load", of<load_from, Web::Kind::Azure>},
     {"azure-save", of<save_to, Web::Kind::Azure>},
     {"azure-remove", of<remove_from, Web::Kind::Azure>},
@@ -195,6 +197,7 @@ constexpr Case kCases[] = {
     {"redis-update", &update_from_redis},
     {"redis-delta", of_redis<make_delta_from>},
     {"redis-apply", of_redis<apply_from>},
+    {"redis-signed", &load_signed_from_redis},
 };
 
 // libsodium's random numbers, too, are those of the world.

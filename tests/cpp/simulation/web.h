@@ -82,6 +82,10 @@ class Web final : public Service {
   }
   void forget(Line& line) override { continued_.erase(&line); }
 
+  // Gives another file for requests whose paths end with this name. Others are asked for in vain
+  // then.
+  void serve_as(const std::string& name, const Files& files) { named_[name] = &files; }
+
   // Sends no ETags any more.
   void hide_versions() { names_versions_ = false; }
   bool has_uploads() const { return !uploads_.empty(); }
@@ -172,10 +176,17 @@ class Web final : public Service {
     return text(was_there ? kind_ == Kind::Azure ? 202 : 204 : 404);
   }
 
+  // Returns the versions of the file that a request asks for.
+  const Files& files_of(const Request& request) const {
+    const auto named = named_.find(request.path.substr(request.path.rfind('/') + 1));
+    return named == named_.end() ? files_ : *named->second;
+  }
+
   std::string get(const Request& request, bool stale) {
-    if (!files_.are_there()) return text(404);
-    const std::size_t count = files_.versions.size();
-    const Files::Version& file = files_.versions[stale && count > 1 ? count - 2 : count - 1];
+    const Files& files = files_of(request);
+    if (!files.are_there()) return text(404);
+    const std::size_t count = files.versions.size();
+    const Files::Version& file = files.versions[stale && count > 1 ? count - 2 : count - 1];
     const std::string etag = '"' + file.etag + '"';
     std::string headers = names_versions_ ? "ETag: " + etag + "\r\n" : "";
     if (!file.crc32.empty()) headers += "x-amz-checksum-crc32: " + file.crc32 + "\r\n";
@@ -278,6 +289,7 @@ class Web final : public Service {
 
   SimulatedWorld& world_;
   Files& files_;
+  std::map<std::string, const Files*> named_;
   const Kind kind_;
   bool names_versions_ = true;
   const bool knows_conditions_ = !world_.one_in(3);
