@@ -100,7 +100,7 @@ class HashMismatch(Error):
 
 
 class Crypto(Error):
-    """Encrypted data cannot be decrypted: the key is wrong, or the data was modified."""
+    """A key is wrong, encrypted data was modified, or nobody who is trusted has signed a file."""
 
 
 class Cancelled(Error, RuntimeError):

@@ -20,7 +20,7 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.option_uses import for_loads, for_saves
+from tensorizer_ops._base.option_uses import for_saves
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
@@ -104,7 +104,7 @@ def from_pretrained(
     fields = files.read_object(folder, CONFIG)
     opened = Reader(
         folder.uri(weights or files.found_weights(folder)),
-        options=for_loads(options),
+        options=folder.loads,
         device=where or "cpu",
         verify=verify,
         copy=copy,

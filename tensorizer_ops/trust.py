@@ -17,12 +17,12 @@ import datetime
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.arguments import check_names, checked, kind_of
 from tensorizer_ops._base.folder import BUNDLE, Folder
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, as_pairs, as_text
@@ -50,9 +50,9 @@ class Signed(NamedTuple):
 def add(
     name: str,
     *,
-    keys: Iterable[Pem] = (),
-    roots: Iterable[Pem] = (),
-    identities: Iterable[str] = (),
+    keys: Sequence[Pem] = (),
+    roots: Sequence[Pem] = (),
+    identities: Sequence[str] = (),
     at: datetime.datetime | None = None,
     subject: str | None = None,
 ) -> None:
@@ -74,6 +74,7 @@ def add(
         ValueError: there are neither keys nor roots, roots without identities, or a text that is
             no key or certificate that can be used.
     """
+    check_names("identities", identities)
     if at is not None and at.tzinfo is None:
         raise errors.InvalidArgument("at has no time zone: datetime.now(timezone.utc) has one")
     _core.set_trust(
@@ -126,20 +127,21 @@ def verify(
     bundle = place.bundle if signature is None else to_uri(signature)
     if signature is None and place.only is not None and not place.folder.has(f"{place.only}.sig"):
         bundle = place.folder.below(BUNDLE)
-    signer, subject, _, listed, ignored = _core.open_signature(bundle, policy, plain)
+    signer, subject, shard_size, listed, ignored = _core.open_signature(bundle, policy, plain)
     names = [name for name, _ in listed] if place.only is None else [place.only]
     folder = place.folder.path
     if place.only is None and folder is not None and not ignore_unsigned_files:
         inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
         found = _files_in(folder, [*_NEVER_SIGNED, *ignored, *inside])
-        # Bundles of shards do not list empty files.
-        unsigned = [n for n, path in found.items() if n not in names and os.path.getsize(path)]
-        if unsigned:
+        if shard_size:  # then empty files are not listed
+            found = {name: path for name, path in found.items() if not _is_empty(path)}
+        if unsigned := [name for name in found if name not in names]:
             raise errors.Crypto(
                 f"{place.folder.label} has files that are not signed, such as {unsigned[0]!r}: "
                 "remove them, or give ignore_unsigned_files=True"
             )
-    given = as_pairs(as_text(for_loads(options)) | {"trust": policy, "signature": bundle})
+    signed = {"trust": policy, "signature": bundle, "subject": subject}
+    given = as_pairs(as_text(for_loads(options)) | signed)
     access = _core.SharedAccess()
     piece = bytearray(_PIECE)
     for name in names:
@@ -156,11 +158,11 @@ def sign(
     *,
     key: str | os.PathLike[str],
     passphrase: str | None = None,
-    certificates: Iterable[Pem] = (),
+    certificates: Sequence[Pem] = (),
     signature: Target | None = None,
     method: Literal["shards", "files"] = "shards",
     shard_size: int | None = None,
-    ignore: Iterable[str] = (),
+    ignore: Sequence[str] = (),
     threads: int = 0,
     options: Options | None = None,
     progress: Progress | None = None,
@@ -192,6 +194,7 @@ def sign(
         ValueError: a key or certificate that cannot be used, a symbolic link, or no file.
         tensorizer_ops.errors.Crypto: the passphrase is missing or wrong.
     """
+    check_names("ignore", ignore)
     place = _place_of(model, options)
     target = place.bundle if signature is None else to_uri(signature)
     left_out = [*_NEVER_SIGNED, *ignore]
@@ -284,10 +287,16 @@ def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def _is_empty(path: str) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) == 0
+
+
 def _pem_of(argument: str, given: Pem) -> str:
     """Return PEM, which is in a file if it is given by a path."""
     if isinstance(given, os.PathLike):
         return Path(given).read_text()
+    if not isinstance(given, str | bytes):
+        raise TypeError(f"{argument} has {kind_of(given)}, and must have PEM or paths")
     text = given.decode() if isinstance(given, bytes) else given
     if not text.lstrip().startswith("-----BEGIN "):
         raise errors.InvalidArgument(

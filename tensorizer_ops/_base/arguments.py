@@ -217,6 +217,11 @@ def _listed(words: list[str]) -> str:
     return once[0] if len(once) == 1 else f"{', '.join(once[:-1])} or {once[-1]}"
 
 
+def _word(kind: typing.Any) -> str:
+    name: str = kind.__name__
+    return _WORDS.get(name, name)
+
+
 def _rule(annotation: object) -> _Rule | None:
     """Return the rule of an annotation; ``None`` if it allows what this module cannot check."""
     found: list[typing.Any] = []
@@ -246,9 +251,10 @@ def _rule(annotation: object) -> _Rule | None:
             found.append(kind)
         is_bytes = issubclass(kind, bytearray | memoryview) and os.PathLike not in found
         if kind is collections.abc.Sequence:
-            words.append(f"a list of {of[0].__name__}")
+            each = [_word(typing.get_origin(one) or one) for one in _members(of[0])]
+            words.append(f"a list of {_listed(each)}")
         elif not is_bytes:  # "bytes" says it
-            words.append(_WORDS.get(kind.__name__, kind.__name__))
+            words.append(_word(kind))
     exact: list[object] = []
     if collections.abc.Callable in found:
         exact.append(bool)  # 1 is not True where a function may be given

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.option_uses import for_loads, for_saves
-from tensorizer_ops._base.options import Options, as_pairs
+from tensorizer_ops._base.options import Options, SecretOptions, as_pairs
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 _Result = TypeVar("_Result")
@@ -19,6 +19,8 @@ _Result = TypeVar("_Result")
 # The largest file that is read. The largest tokenizers have 40 MB.
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
+# The options for files that are signed.
+_SIGNED = ("trust", "signature", "subject")
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
@@ -51,10 +53,11 @@ class Folder:
         self.name = self.path or _core.without_secrets(self._uri)
         self.label = repr(self.name)
         given = for_loads(options)
-        self._loads = as_pairs(given)
-        self._plain = as_pairs({n: v for n, v in given.items() if n not in ("trust", "signature")})
+        self._given = given
+        self._plain = as_pairs({n: v for n, v in given.items() if n not in _SIGNED})
         self.policy = given.get("trust")
         self._bundle = given.get("signature")
+        self._listed: list[str] | None = None
         self._saves = as_pairs(for_saves(options))
         # Files of the Hub are of one commit, whatever is pushed meanwhile.
         self._access = _core.SharedAccess()
@@ -76,11 +79,27 @@ class Folder:
         place, mark, query = rest.partition("#")[0].partition("?")
         return f"{scheme}://{place.rstrip('/')}/{urllib.parse.quote(name)}{mark}{query}"
 
+    @property
+    def loads(self) -> SecretOptions:
+        """The options of loads of files here: if they must be signed, all as parts of one model."""
+        if self.policy is not None and "subject" not in self._given:
+            with contextlib.suppress(FileNotFoundError):  # files may have a bundle each
+                self.signed_files()
+        return self._given
+
     def signed_files(self) -> list[str]:
         """Return the names of all files that are signed, and of the bundle if it is here."""
-        bundle = self._bundle or self.uri(BUNDLE)
-        files = _core.open_signature(bundle, self.policy or "", self._plain)[3]
-        return [*(name for name, _ in files), *([] if self._bundle else [BUNDLE])]
+        if self._listed is None:
+            bundle = self._bundle or self.uri(BUNDLE)
+            _, root, _, files, _ = _core.open_signature(bundle, self.policy or "", self._plain)
+            self._given.setdefault("subject", root)
+            self._listed = [*(name for name, _ in files), *([] if self._bundle else [BUNDLE])]
+        return self._listed
+
+    def _is_listed(self, name: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return name != BUNDLE and name in self.signed_files()
+        return False
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
@@ -107,34 +126,37 @@ class Folder:
         return bytes(found)
 
     def _bytes(self, uri: str) -> _core.RemoteBytes:
-        return _core.RemoteBytes(uri, self._loads, 0, LIMIT + 1, _READ_AHEAD, self._access)
+        options = as_pairs(self.loads)
+        return _core.RemoteBytes(uri, options, 0, LIMIT + 1, _READ_AHEAD, self._access)
 
     def open(self, name: str, read_ahead: int, end: int | None = None) -> _core.RemoteBytes:
         """Open a file to read its bytes before ``end``."""
-        options = self._loads if name != BUNDLE else self._plain
+        options = as_pairs(self.loads) if name != BUNDLE else self._plain
         return _core.RemoteBytes(self.below(name), options, 0, end, read_ahead, self._access)
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""
-        return self.if_there(lambda: self.open(name, 1, 1)) is not None
+        return self.if_there(name, lambda: self.open(name, 1, 1)) is not None
 
     def size(self, name: str) -> int | None:
         """Return the size of a file; ``None`` if it does not exist, or its size is unknown."""
-        return self.if_there(lambda: self.open(name, 1, 1).size())
+        return self.if_there(name, lambda: self.open(name, 1, 1).size())
 
     def read_if_there(self, name: str) -> bytes | None:
         """Return the bytes of a file, or ``None`` if it does not exist."""
-        return self.if_there(lambda: self.read(name))
+        return self.if_there(name, lambda: self.read(name))
 
-    def if_there(self, read: Callable[[], _Result]) -> _Result | None:
-        """Return the result of a function, or ``None`` if it finds no file.
+    def if_there(self, name: str, read: Callable[[], _Result]) -> _Result | None:
+        """Return the result of a function, or ``None`` if it finds no file of this name.
 
-        S3 denies access to objects that do not exist, if the keys may not list the bucket. Keys
-        that it does not accept at all are an error.
+        A file that is signed must be there. S3 denies access to objects that do not exist, if the
+        keys may not list the bucket. Keys that it does not accept at all are an error.
         """
         try:
             return read()
         except FileNotFoundError:
+            if self.policy is not None and self._is_listed(name):
+                raise
             return None
         except PermissionError as error:
             if not self._uri.lower().startswith(("s3://", "gs://")):

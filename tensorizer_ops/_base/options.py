@@ -28,6 +28,7 @@ class KnownOptions(TypedDict, total=False):
     node_folder: str | float
     trust: str | float
     signature: str | float
+    subject: str | float
     connections: str | float
     chunk_size: str | float
     retries: str | float

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from tensorizer_ops import checkpoint, distributed, hf, keys, safetensors
+from tensorizer_ops import checkpoint, distributed, hf, keys, safetensors, trust
 
 # No message may show a value: it could be a secret, or gigabytes of tensors.
 HIDDEN = "hidden"
@@ -97,6 +97,20 @@ FITTING = {
     "grace": "int",
     "scratch": "None str",
     "fenced": "",
+    "model": PATHS,
+    "passphrase": "None str",
+    "certificates": "",
+    "signature": "None " + PATHS,
+    "method": "str",
+    "shard_size": "None int",
+    "ignore": "dict",  # of which the keys are taken
+    "keys": "",
+    "roots": "",
+    "identities": "dict",
+    "at": "None",
+    "subject": "None str",
+    "policy": "str",
+    "ignore_unsigned_files": "",
 }
 # Where an argument of that name is another one.
 FITTING_HERE = {
@@ -106,6 +120,7 @@ FITTING_HERE = {
     ("follow", "target"): PATHS + " dict Linear",
     ("Publisher.publish", "state"): PATHS + " dict Linear",
     ("keys.add", "key"): "None bytes Linear",
+    ("sign", "key"): "str",
     ("keys.add", "passphrase"): "None str bytes Linear",
     ("hf.from_pretrained", "dtype"): "str",
     ("hf.save_pretrained", "model"): "",
@@ -198,6 +213,10 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "hf.save_pretrained": (hf.save_pretrained, {"model": model, "uri": new}),
         "hf.tokenizer": (hf.tokenizer, {"uri": folder}),
         "hf.fetch": (hf.fetch, {"uri": folder, "target": new}),
+        "sign": (t.sign, {"model": path, "key": "env:NONE"}),
+        "trust.add": (trust.add, {"name": "n"}),
+        "trust.remove": (trust.remove, {"name": "n"}),
+        "trust.verify": (trust.verify, {"model": path, "policy": "named:none"}),
         "keys.add": (keys.add, {"name": "n"}),
         "keys.remove": (keys.remove, {"name": "n"}),
         "safetensors.save": (safetensors.save, {"tensors": tensors}),

@@ -106,6 +106,12 @@ def test_slices_are_measured(tmp_path: Path) -> None:
     assert 0 <= found["far, received against needed"] <= 9
 
 
+def test_signatures_are_measured(tmp_path: Path) -> None:
+    found = results_of("local.signatures", tmp_path)
+    assert all(seconds > 0 for seconds in found["seconds"].values())
+    assert 1 <= found["part, received against needed"] <= 1.13
+
+
 def test_cold_files_are_measured(tmp_path: Path) -> None:
     found = results_of("local.cold", tmp_path)
     assert all(ratio > 0 for ratio in found["ratios"].values())

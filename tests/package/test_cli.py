@@ -29,6 +29,7 @@ TENSORS = {
 COMMANDS = (
     *("info", "verify", "digest", "convert", "copy", "diff", "encrypt", "decrypt", "rekey"),
     *(
+        "sign",
         "delta",
         "apply",
         "publish",

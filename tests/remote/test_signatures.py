@@ -6,6 +6,8 @@ import datetime
 import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -138,6 +140,25 @@ def test_signed_files_are_loaded(
     assert torch.equal(sliced["layers.1"], tensors["layers.1"][:, 7:9])
 
 
+@pytest.mark.parametrize("size", [1, 1000, 1 << 16, (1 << 20) + 7, 65 << 20])
+def test_shards_of_any_size(
+    model: Path, signer: Signer, tensors: dict[str, torch.Tensor], size: int
+) -> None:
+    file = model / "m.tensors"
+    if size == 1:  # a bundle of megabytes
+        tensors = {"w": torch.ones(3)}
+        tensorizer_ops.save(file, tensors)
+    tensorizer_ops.sign(file, key=signer.private, shard_size=size)
+    assert_same(tensorizer_ops.load(file, options=signer.options), tensors)
+    content = file.read_bytes()
+    for at in (0, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        begin = at // size * size
+        end = min(begin + size, len(content))
+        with pytest.raises(errors.HashMismatch, match=f"its bytes from {begin} to {end} are not"):
+            tensorizer_ops.load(file, options=signer.options)
+
+
 READS: dict[str, Callable[[Path, dict[str, str]], object]] = {
     "load": lambda file, options: tensorizer_ops.load(file, options=options),
     "verified load": lambda file, options: tensorizer_ops.load(file, verify="all", options=options),
@@ -219,6 +240,15 @@ def test_only_the_model_that_is_pinned(
     trust.add("pinned", keys=[signer.public], subject=older)
     with pytest.raises(errors.HashMismatch, match=f"(?s){newer}.*{older}|{older}.*{newer}"):
         tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
+    pinned = signer.options | {"subject": older}
+    with pytest.raises(errors.HashMismatch, match=older):
+        tensorizer_ops.load(model / "m.tensors", options=pinned)
+    assert tensorizer_ops.load(model / "m.tensors", options=pinned | {"subject": newer})
+    both = {"trust": "named:pinned", "subject": newer}
+    with pytest.raises(ValueError, match="another root digest than that of the policy"):
+        tensorizer_ops.load(model / "m.tensors", options=both)
+    with pytest.raises(ValueError, match="are for loads with the option 'trust'"):
+        tensorizer_ops.load(model / "m.tensors", options={"subject": newer})
     trust.remove("pinned")
     with pytest.raises(ValueError, match="there is no policy named"):
         tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
@@ -422,3 +452,67 @@ def test_a_place_without_other_files(
     tensorizer_ops.sign(uri, key=signer.private, signature=bundle)
     options = signer.options | {"signature": str(bundle)}
     assert_same(tensorizer_ops.load(uri, options=options), tensors)
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> tuple[Path, Any]:
+    pytest.importorskip("transformers")
+    from support.hf_models import llama
+
+    model = llama()
+    tensorizer_ops.hf.save_pretrained(model, tmp_path / "llama")
+    return tmp_path / "llama", model
+
+
+@pytest.mark.parametrize("place", ["here", "on a server"])
+def test_models_of_transformers(
+    llama: tuple[Path, Any], signer: Signer, web: Web, place: str
+) -> None:
+    """Config and weights are signed, and nothing else is used."""
+    folder, model = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    where = web.root / "llama"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(folder, where)
+    uri = where if place == "here" else web.url("llama")
+
+    def load() -> dict[str, torch.Tensor]:
+        loaded = tensorizer_ops.hf.from_pretrained(uri, options=signer.options)
+        state: dict[str, torch.Tensor] = loaded.state_dict()
+        return state
+
+    assert_same(load(), model.state_dict())
+    for name in ("config.json", "generation_config.json", "model.tensors"):
+        content = (where / name).read_bytes()
+        (where / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(errors.HashMismatch, match=re.escape(name)):
+            load()
+        # Nor can anybody take a file away, so that a default takes its place.
+        (where / name).unlink()
+        with pytest.raises(FileNotFoundError, match=re.escape(name)):
+            load()
+        (where / name).write_bytes(content)
+    (where / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(errors.Crypto, match=r"tokenizer_config\.json': it is not signed"):
+        tensorizer_ops.hf.tokenizer(uri, options=signer.options)
+
+
+def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: Path) -> None:
+    folder, _ = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    where = web.root / "download"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(folder, where)
+    (where / "code.py").write_text("import os")
+    (where / "SHA256SUMS").write_text("0" * 64 + "  code.py")
+    target = tmp_path / "target"
+    copied = tensorizer_ops.download(web.url("download"), target, options=signer.options)
+    assert {each.name: each.checked.partition(",")[0] for each in copied} == {
+        path.name: "signature" for path in folder.iterdir()
+    }
+    assert trust.verify(target, policy=signer.options["trust"])
+    shutil.rmtree(target)
+    (where / "config.json").write_text("{}")
+    with pytest.raises(errors.HashMismatch, match=r"config\.json"):
+        tensorizer_ops.download(web.url("download"), target, options=signer.options)
+    assert not (target / "config.json").exists()

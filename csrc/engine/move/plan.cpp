@@ -27,10 +27,9 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits) {
     if (size > most && !extent.whole && extent.data_size > 0) {
       const auto large = static_cast<std::uint32_t>(plan.large.size());
       // Rounded, so that strips hold whole elements wherever data begins.
-      const std::uint64_t begin =
-          limits.strips_follow_file
-              ? (extent.offset + extent.header_size) / extent.unit * extent.unit
-              : extent.position;
+      const std::uint64_t begin = limits.strips_follow_file ? (extent.offset + extent.header_size) /
+                                                                  extent.unit * extent.unit
+                                                            : extent.position;
       std::uint32_t strips = 0;
       for (std::uint64_t at = 0; at < extent.data_size; ++strips) {
         const std::uint64_t to_boundary = most - (begin + at) % most;

@@ -25,6 +25,7 @@
 #include "tensorizer_ops/reader.h"
 #include "tensorizer_ops/secrets.h"
 #include "tensorizer_ops/stored_tensor.h"
+#include "tensorizer_ops/trust.h"
 #include "tensorizer_ops/updated.h"
 #include "tensorizer_ops/version.h"
 #include "tensorizer_ops/writer.h"

@@ -205,7 +205,13 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
                                     Cancel& cancel) {
   cancel.check();
   const SignedOptions trusted = options_from(options.given, &signed_options);
-  if (trusted.trust.empty()) return open_unsigned(uri, options, cancel);
+  if (trusted.trust.empty()) {
+    if (!trusted.signature.empty() || trusted.subject) {
+      throw Error(ErrorKind::InvalidArgument,
+                  "options 'signature' and 'subject' are for loads with the option 'trust'");
+    }
+    return open_unsigned(uri, options, cancel);
+  }
   SourceOptions whole = options;
   whole.begin = 0;
   whole.end = SourceOptions().end;

@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::string_view kBundleSuffix = ".sig";
 constexpr const char* kModelBundle = "model.sig";
-// A file that was signed in whole is read once before anything of it is given out, for digests of
-// parts of this size.
+// A file that was signed in larger parts, or in whole, is read once before anything of it is given
+// out, for digests of small ones: parts that a read takes a little of must fit into memory.
+constexpr std::uint64_t kLargestShard = 64 << 20;
 constexpr std::uint64_t kOwnShard = 1 << 20;
 
 // S3 may refuse to tell whether there is an object.
@@ -62,10 +63,17 @@ class JobBundle {
  private:
   void read(const std::string& uri, const SignedOptions& options, const Neighbours& neighbours,
             Cancel& cancel) {
-    const auto policy = resolve_policy(options.trust);
+    Policy policy = *resolve_policy(options.trust);
+    if (options.subject) {
+      if (policy.subject && policy.subject != options.subject) {
+        throw Error(ErrorKind::InvalidArgument,
+                    "option 'subject' is another root digest than that of the policy");
+      }
+      policy.subject = options.subject;
+    }
     const std::unique_ptr<Source> file = open(uri, options, neighbours);
     label_ = file->label();
-    manifest_ = std::make_unique<const Manifest>(read_bundle(*file, *policy, cancel));
+    manifest_ = std::make_unique<const Manifest>(read_bundle(*file, policy, cancel));
   }
 
   std::unique_ptr<Source> open(const std::string& uri, const SignedOptions& options,
@@ -97,27 +105,38 @@ class JobBundle {
   std::unique_ptr<const Manifest> manifest_;
 };
 
-// Returns the digests of parts of a file that was signed in whole.
+// Returns the digests of small parts of a file that was signed in large ones, or in whole, after
+// comparing those.
 SignedShards read_whole(Source& file, std::uint64_t size, const Manifest& manifest,
-                        ConstBytes signed_digest, Cancel& cancel) {
+                        const ManifestFile& listed, Cancel& cancel) {
+  const ConstBytes wanted = manifest.digests_of(listed);
+  const std::uint64_t region = manifest.in_shards() ? manifest.shard_size : size;
   const auto digests = std::make_shared<std::vector<Sha256Digest>>();
-  Sha256 whole;
-  std::vector<std::byte> bytes(std::min<std::uint64_t>(4 * kOwnShard, size));
-  for (std::uint64_t at = 0; at < size; at += bytes.size()) {
+  std::vector<std::byte> bytes(std::min(kOwnShard, size));
+  Sha256 large;
+  std::size_t compared = 0;
+  const auto compare = [&](std::uint64_t end) {
+    const Sha256Digest found = std::exchange(large, Sha256()).finish();
+    const ConstBytes expected = wanted.subspan(kSha256Size * compared++, kSha256Size);
+    if (std::ranges::equal(found, expected)) return;
+    const std::uint64_t begin = end == 0 ? 0 : (end - 1) / region * region;
+    throw_other_bytes(file, begin, end, found, expected, manifest.signer);
+  };
+  for (std::uint64_t at = 0; at < size;) {
     const Bytes piece = Bytes(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
     file.read(at, {&piece, 1}, cancel);
-    const std::size_t have = digests->size();
-    digests->resize(have + align_up(piece.size(), kOwnShard) / kOwnShard);
-    hash_shards({&piece, 1}, kOwnShard, std::span(*digests).subspan(have));
-    whole.update(piece);
+    Sha256 small;
+    for (Bytes left = piece; !left.empty();) {
+      const Bytes part = left.first(std::min<std::uint64_t>(left.size(), region - at % region));
+      const Sha256Update updates[] = {{&large, part}, {&small, part}};
+      sha256_update(updates);
+      left = left.subspan(part.size());
+      at += part.size();
+      if (at % region == 0 || at == size) compare(at);
+    }
+    digests->push_back(small.finish());
   }
-  const Sha256Digest found = whole.finish();
-  if (!std::ranges::equal(found, signed_digest)) {
-    throw Error(ErrorKind::HashMismatch,
-                file.label() + ": its bytes are not those that " + manifest.signer +
-                    " signed: their SHA-256 is " + to_hex(found) + ", and should be " +
-                    to_hex(signed_digest) + ": they are damaged, or were changed");
-  }
+  if (size == 0) compare(0);  // which is not listed in shards
   return {size, kOwnShard, std::as_bytes(std::span(*digests)), digests, manifest.signer};
 }
 
@@ -132,7 +151,15 @@ std::vector<Option> signed_options(SignedOptions& options) {
   trust.use = OptionUse::Load;
   Option signature = text_option("signature", "the URI of a bundle", options.signature);
   signature.use = OptionUse::Load;
-  return {trust, signature};
+  Option subject{"subject", "a root digest: 64 hexadecimal digits",
+                 [&options](const std::string&, const std::string& text) {
+                   Sha256Digest digest;
+                   if (!from_hex(text, digest)) return false;
+                   options.subject = digest;
+                   return true;
+                 }};
+  subject.use = OptionUse::Load;
+  return {trust, signature, subject};
 }
 
 Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
@@ -164,10 +191,12 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const std::shared_ptr<JobBundle> bundle = access ? access->get<JobBundle>(make) : make();
   const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
-  const ConstBytes digests = manifest.digests_of(listed);
-  SignedShards shards = manifest.in_shards() ? SignedShards{listed.size, manifest.shard_size,
-                                                            digests, bundle, manifest.signer}
-                                             : read_whole(*file, *size, manifest, digests, cancel);
+  if (manifest.in_shards()) check_size(*file, listed.size, manifest.signer);
+  const bool is_small = manifest.in_shards() && manifest.shard_size <= kLargestShard;
+  SignedShards shards = is_small
+                            ? SignedShards{*size, manifest.shard_size, manifest.digests_of(listed),
+                                           bundle, manifest.signer}
+                            : read_whole(*file, *size, manifest, listed, cancel);
   return std::make_unique<SignedSource>(std::move(file), std::move(shards));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/cancel.h"
+#include "codec/sha256.h"
 #include "io/option.h"
 #include "io/options.h"
 #include "io/source.h"
@@ -19,6 +20,7 @@ namespace tensorizer {
 struct SignedOptions {
   std::string trust;      // the name of a policy; empty if nothing must be signed
   std::string signature;  // the URI of the bundle; empty to look for it beside the file
+  std::optional<Sha256Digest> subject{};  // the root digest that the bundle must have
 };
 
 // Returns options that set the members of `options`. They keep a reference to it.

@@ -56,14 +56,27 @@ void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
   }
 }
 
+void check_size(const Source& file, std::uint64_t expected, const std::string& signer) {
+  const std::uint64_t size = file.size().value();
+  if (size == expected) return;
+  throw Error(ErrorKind::HashMismatch, file.label() + ": it has " + std::to_string(size) +
+                                           " bytes, and " + signer + " signed " +
+                                           std::to_string(expected) +
+                                           ": it is another version, or was changed");
+}
+
+void throw_other_bytes(const Source& file, std::uint64_t begin, std::uint64_t end, ConstBytes found,
+                       ConstBytes expected, const std::string& signer) {
+  throw Error(ErrorKind::HashMismatch, file.label() + ": its bytes from " + std::to_string(begin) +
+                                           " to " + std::to_string(end) + " are not those that " +
+                                           signer + " signed: their SHA-256 is " + to_hex(found) +
+                                           ", and should be " + to_hex(expected) +
+                                           ": they are damaged, or were changed");
+}
+
 SignedSource::SignedSource(std::shared_ptr<Source> file, SignedShards shards)
     : KeepingSource(std::move(file)), shards_(within_file(std::move(shards))) {
-  const std::uint64_t size = file_->size().value();
-  if (size == shards_.file_size) return;
-  throw Error(ErrorKind::HashMismatch, label() + ": it has " + std::to_string(size) +
-                                           " bytes, and " + shards_.signer + " signed " +
-                                           std::to_string(shards_.file_size) +
-                                           ": it is another version, or was changed");
+  check_size(*file_, shards_.file_size, shards_.signer);
 }
 
 void SignedSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pieces,
@@ -199,17 +212,10 @@ void SignedSource::check(std::uint64_t first, std::span<const Bytes> pieces, Can
         continue;
       }
     }
-    throw_other_bytes(first + i, digests[i]);
+    throw_other_bytes(*file_, (first + i) * size, end_of(first + i), digests[i],
+                      shards_.digests.subspan((first + i) * kSha256Size, kSha256Size),
+                      shards_.signer);
   }
-}
-
-void SignedSource::throw_other_bytes(std::uint64_t shard, const Sha256Digest& found) const {
-  const ConstBytes wanted = shards_.digests.subspan(shard * kSha256Size, kSha256Size);
-  throw Error(ErrorKind::HashMismatch,
-              label() + ": its bytes from " + std::to_string(shard * shards_.shard_size) + " to " +
-                  std::to_string(end_of(shard)) + " are not those that " + shards_.signer +
-                  " signed: their SHA-256 is " + to_hex(found) + ", and should be " +
-                  to_hex(wanted) + ": they are damaged, or were changed");
 }
 
 }  // namespace tensorizer

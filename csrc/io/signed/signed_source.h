@@ -31,6 +31,15 @@ struct SignedShards {
 void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
                  std::span<Sha256Digest> digests);
 
+// Throws HashMismatch for a file that has not as many bytes as were signed.
+void check_size(const Source& file, std::uint64_t expected, const std::string& signer);
+
+// Throws HashMismatch for bytes, from `begin` to `end` of a file, that are not those that were
+// signed.
+[[noreturn]] void throw_other_bytes(const Source& file, std::uint64_t begin, std::uint64_t end,
+                                    ConstBytes found, ConstBytes expected,
+                                    const std::string& signer);
+
 // Reads whole shards of another source, and checks them before it gives any byte of them. A shard
 // that a read takes in part stays in memory for the reads of its other parts.
 class SignedSource final : public KeepingSource {
@@ -70,7 +79,6 @@ class SignedSource final : public KeepingSource {
              Cancel& cancel);
   void publish(std::span<Edge> edges, Shared::State state);
   void check(std::uint64_t first, std::span<const Bytes> pieces, Cancel& cancel);
-  [[noreturn]] void throw_other_bytes(std::uint64_t shard, const Sha256Digest& found) const;
 
   const SignedShards shards_;
   std::mutex mutex_;

@@ -86,6 +86,11 @@ void write_and_read() {
   tensorizer::set_key("ours", tensorizer::make_passphrase(std::vector<std::byte>(3)));
   EXPECT(kind_of([&] { without_key.names(); }) == tensorizer::ErrorKind::Crypto);
   tensorizer::set_secret("token", "t");
+  EXPECT(kind_of([] { tensorizer::set_trust("ours", {}); }) ==
+         tensorizer::ErrorKind::InvalidArgument);
+  tensorizer::forget_trust("ours");
+  tensorizer::Reader unsigned_file("b.tensors", {{"trust", "named:ours"}});
+  EXPECT(kind_of([&] { unsigned_file.names(); }) == tensorizer::ErrorKind::InvalidArgument);
 
   reader.cancel();
   reader.names();
