@@ -1,4 +1,6 @@
 // Bundles of files: which one is taken, and what it is good for.
+#include <limits>
+
 #include "io/signed/open.h"
 #include "signed_files.h"
 
@@ -188,6 +190,34 @@ TEST_F(SignedFilesTest, FilesThatWereSignedInWhole) {
   EXPECT_EQ(kind_of([&] { open(at("m")); }), ErrorKind::HashMismatch);
   write_file(at("empty"), "x");
   EXPECT_EQ(kind_of([&] { open(at("empty")); }), ErrorKind::HashMismatch);
+}
+
+// Files of shards that are too large to keep are compared in whole, too.
+TEST_F(SignedFilesTest, ShardsOfAnySize) {
+  const std::string text = text_pattern((3 << 20) + 5);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  for (const std::uint64_t shard : {std::uint64_t{100} << 20, kMost / 2 + 1, kMost}) {
+    write_file(at("model.sig"), bundle_of({{"m", text}}, shard));
+    write_file(at("m"), text);
+    EXPECT_TRUE(load(at("m")) == text) << shard;
+    for (const std::size_t changed : {std::size_t{0}, std::size_t{1 << 20}, text.size() - 1}) {
+      std::string damaged = text;
+      damaged[changed] ^= 1;
+      write_file(at("m"), damaged);
+      EXPECT_EQ(kind_of([&] { read(*open(at("m")), changed, 1); }), ErrorKind::HashMismatch);
+    }
+    write_file(at("m"), text + "more");
+    EXPECT_EQ(kind_of([&] { open(at("m")); }), ErrorKind::HashMismatch);
+  }
+}
+
+TEST_F(SignedFilesTest, BundlesMayBeLarge) {
+  const std::string text = text_pattern(14000);
+  const std::string bundle = bundle_of({{"m", text}}, 1);
+  EXPECT_GT(bundle.size(), std::size_t{2} << 20);
+  write_file(at("m"), text);
+  write_file(at("m.sig"), bundle);
+  EXPECT_EQ(load(at("m")), text);
 }
 
 TEST_F(SignedFilesTest, EmptyFilesAreNotListedInShards) {

@@ -181,7 +181,7 @@ TEST_F(SignedSourceTest, ShardsMayBeLargerThanTheFile) {
 
 TEST_F(SignedSourceTest, KeepsAFewShards) {
   constexpr std::uint64_t kLarge = 7 << 20;  // two of them stay
-  const std::string text = text_pattern(3 * kLarge);
+  const std::string text = text_pattern(4 * kLarge);
   file_->text = text;
   const auto source = signed_as(text, kLarge);
   for (const std::uint64_t shard : {0, 1, 2}) {
@@ -193,6 +193,10 @@ TEST_F(SignedSourceTest, KeepsAFewShards) {
   EXPECT_EQ(file_->fetches(0), 2);
   EXPECT_EQ(file_->fetches(kLarge), 1);
   EXPECT_EQ(file_->fetches(2 * kLarge), 1);
+  // The second and the first one are there now.
+  for (const std::uint64_t shard : {3, 2, 1}) read(*source, shard * kLarge, 3);
+  EXPECT_EQ(file_->fetches(kLarge), 2);
+  EXPECT_EQ(file_->fetches(2 * kLarge), 2);
 }
 
 // ---- caches on the way
