@@ -156,13 +156,13 @@ class Opener {
       : given_(uri),
         memory_ceiling_(options.memory_ceiling),
         shared_(options.source),
-        cancel_(cancel) {
-    shared_.access = std::make_shared<SharedAccess>();
-  }
+        cancel_(cancel) {}
 
   // A save may replace the model meanwhile. Then the folder is searched or the index read again.
   std::unique_ptr<Source> open() {
     for (int tries = 1;; ++tries) {
+      // What the files of the older model had in common, such as a signature, was theirs.
+      shared_.access = std::make_shared<SharedAccess>();
       uri_ = file_of(given_, cancel_);
       std::unique_ptr<Source> file = open_file(tries == kMostTries);
       if (!file) continue;
