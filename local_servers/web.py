@@ -141,6 +141,10 @@ class Web:
         log.write_text("")
         return [line for line in lines.splitlines() if mark not in line]
 
+    def served(self) -> int:
+        """Return the bytes of files that were sent since the last call, or that of requests()."""
+        return sum(int(line.split('"')[2].split()[1]) for line in self.requests())
+
 
 def paced_listener(port: int, bytes_per_second: int) -> socket.socket:
     """Return a listening socket that limits the rate of each connection, over all its requests.

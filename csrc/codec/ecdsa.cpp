@@ -2,7 +2,6 @@
 
 #include <openssl/bio.h>
 #include <openssl/core_names.h>
-#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 
@@ -14,6 +13,7 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
+#include "codec/libcrypto_errors.h"
 #include "codec/raw.h"
 
 namespace tensorizer {
@@ -36,11 +36,6 @@ constexpr const char* kExpectedKey = "expected is one of the curves P-256, P-384
 
 using Memory = std::unique_ptr<BIO, decltype(&BIO_free)>;
 using DigestContext = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
-
-// What fails here must not be found by whoever looks at libcrypto's errors next.
-struct NoErrorsLeft {
-  ~NoErrorsLeft() { ERR_clear_error(); }
-};
 
 [[noreturn]] void refuse_key(const std::string& label, const std::string& what) {
   throw Error(ErrorKind::InvalidArgument, label + ": " + what);

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "codec/libcrypto_errors.h"
 #include "codec/raw.h"
 
 namespace tensorizer {
@@ -25,10 +26,6 @@ constexpr int kLongestChain = 8;
 constexpr int kSecurityLevel = 2;
 
 using Memory = std::unique_ptr<BIO, decltype(&BIO_free)>;
-
-struct NoErrorsOfX509 {
-  ~NoErrorsOfX509() { ERR_clear_error(); }
-};
 
 int no_passphrase(char*, int, int, void*) { return -1; }
 
@@ -68,7 +65,7 @@ Identity::Identity(std::string text) : text_(std::move(text)) {
     throw Error(ErrorKind::InvalidArgument,
                 "the identity " + quote(text_) + " of a signer has a control character");
   }
-  const NoErrorsOfX509 cleared;
+  const NoErrorsLeft cleared;
   const auto has = [&](char c) { return text_.find(c) != text_.npos; };
   if (has('=') && is_attribute(std::string_view(text_).substr(0, text_.find('=')))) {
     kind_ = Kind::Subject;
@@ -81,7 +78,7 @@ Certificate::Certificate(std::shared_ptr<x509_st> certificate) noexcept
     : certificate_(std::move(certificate)) {}
 
 std::optional<Certificate> Certificate::from_der(ConstBytes der) {
-  const NoErrorsOfX509 cleared;
+  const NoErrorsLeft cleared;
   if (der.size() > LONG_MAX) return std::nullopt;
   const unsigned char* begin = raw(der);
   const unsigned char* const end = begin + der.size();
@@ -91,7 +88,7 @@ std::optional<Certificate> Certificate::from_der(ConstBytes der) {
 }
 
 std::vector<Certificate> Certificate::from_pem(std::string_view pem, const std::string& label) {
-  const NoErrorsOfX509 cleared;
+  const NoErrorsLeft cleared;
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::InvalidArgument, label + ": " + what);
   };
@@ -143,7 +140,7 @@ std::vector<std::string> Certificate::names(Identity::Kind kind) const {
     std::string name = subject();
     return name.empty() ? std::vector<std::string>() : std::vector{std::move(name)};
   }
-  const NoErrorsOfX509 cleared;
+  const NoErrorsLeft cleared;
   const int wanted = kind == Identity::Kind::Email ? GEN_EMAIL
                      : kind == Identity::Kind::Uri ? GEN_URI
                                                    : GEN_DNS;
@@ -178,7 +175,7 @@ bool Certificate::has_identity(const Identity& identity) const {
 }
 
 PublicKey Certificate::key(const std::string& label) const {
-  const NoErrorsOfX509 cleared;
+  const NoErrorsLeft cleared;
   // A copy, because PublicKey changes its key, and other threads may use the certificate.
   EVP_PKEY* const certified = X509_get0_pubkey(certificate_.get());
   SharedKey key(certified == nullptr ? nullptr : EVP_PKEY_dup(certified), EVP_PKEY_free);
@@ -190,7 +187,7 @@ PublicKey Certificate::key(const std::string& label) const {
 }
 
 const char* Certificate::unusable() const {
-  const NoErrorsOfX509 cleared;
+  const NoErrorsLeft cleared;
   X509* const certificate = certificate_.get();
   if ((X509_get_extension_flags(certificate) & EXFLAG_INVALID) != 0) {
     return "an extension of it is malformed";
@@ -205,7 +202,7 @@ const char* Certificate::unusable() const {
 
 std::optional<std::string> chain_fault(std::span<const Certificate> chain,
                                        std::span<const Certificate> roots, std::time_t time) {
-  const NoErrorsOfX509 cleared;
+  const NoErrorsLeft cleared;
   const std::unique_ptr<X509_STORE, decltype(&X509_STORE_free)> store(X509_STORE_new(),
                                                                       X509_STORE_free);
   const std::unique_ptr<X509_STORE_CTX, decltype(&X509_STORE_CTX_free)> context(

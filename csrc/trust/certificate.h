@@ -16,7 +16,7 @@ struct x509_st;
 
 namespace tensorizer {
 
-// Who may have signed: a subject alternative name, or the whole subject of a certificate.
+// By what a certificate is known: a subject alternative name, or its whole subject.
 //
 // The text tells which. "CN=signer,O=Example", which begins with the name of an attribute, is a
 // subject as RFC 4514 writes it. What has a ':' is a URI, what has an '@' an email address, and

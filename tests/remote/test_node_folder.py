@@ -90,11 +90,6 @@ def file(web: Web, model: dict[str, torch.Tensor]) -> Iterator[Path]:
     path.unlink()
 
 
-def served(web: Web) -> int:
-    """Return the bytes of files that the server has sent."""
-    return sum(int(line.split('"')[2].split()[1]) for line in web.requests())
-
-
 def expected(model: dict[str, torch.Tensor], kind: str, rank: int, size: int) -> dict[str, Any]:
     scope: dict[str, Any] = {"rank": rank, "size": size, "LAYERS": LAYERS}
     exec("def take(name, tensor):\n" + TAKEN[kind], scope)
@@ -124,7 +119,7 @@ def test_ranks_fetch_each_byte_once(
     done = run(tmp_path / "run", web.url(file.name), tmp_path / "node", kind, count)
     for rank, found in enumerate(done.reports):
         assert found == expected(model, kind, rank, count)
-    assert file.stat().st_size <= served(web) <= 1.02 * file.stat().st_size
+    assert file.stat().st_size <= web.served() <= 1.02 * file.stat().st_size
 
 
 def test_bytes_that_nobody_wanted(tmp_path: Path, web: Web) -> None:
@@ -154,7 +149,7 @@ def test_engines_that_know_nothing_of_each_other(
     )
     for rank, found in enumerate(done.reports):
         assert found == expected(model, "whole", rank, 2)
-    assert served(web) <= 1.02 * file.stat().st_size
+    assert web.served() <= 1.02 * file.stat().st_size
 
 
 def test_other_ranks_go_on_when_one_is_killed(
@@ -164,7 +159,7 @@ def test_other_ranks_go_on_when_one_is_killed(
     assert done.statuses == [0, -9, 0]
     assert done.reports == [expected(model, "whole", 0, 3), None, expected(model, "whole", 2, 3)]
     # What it had not put into the file is fetched again: some requests at most.
-    assert served(web) <= 1.5 * file.stat().st_size
+    assert web.served() <= 1.5 * file.stat().st_size
 
 
 def test_the_file_of_the_node_goes_with_its_last_user(
@@ -179,7 +174,7 @@ def test_the_file_of_the_node_goes_with_its_last_user(
         assert node.exists()
         web.requests()
         assert_same(tensorizer_ops.load(web.url(file.name), options=options, verify="all"), model)
-        assert served(web) == 4096  # the answer that has the version of the file
+        assert web.served() == 4096  # the answer that has the version of the file
     assert not node.exists()
 
 

@@ -14,6 +14,7 @@
 #include "engine/open/shard_names.h"
 #include "engine/open/sharded_source.h"
 #include "format/safetensors/shard_index.h"
+#include "io/missing.h"
 #include "io/places/open.h"
 #include "io/save_record.h"
 
@@ -87,11 +88,6 @@ std::string newer_of(const std::string& folder, const std::string& index, Cancel
                   quote(index, 4096) + ": open one of them by its name, and remove the other");
 }
 
-// S3 may refuse to tell whether there is an object, and web servers to list a folder.
-bool may_not_exist(const Error& error) {
-  return error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::PermissionDenied;
-}
-
 bool is_name_of_file(std::string_view uri) {
   return uri.ends_with(kTensorsSuffix) || uri.ends_with(kSingleSuffix) || uri.ends_with(".json");
 }
@@ -161,7 +157,7 @@ class Opener {
   // A save may replace the model meanwhile. Then the folder is searched or the index read again.
   std::unique_ptr<Source> open() {
     for (int tries = 1;; ++tries) {
-      // What the files of the older model had in common, such as a signature, was theirs.
+      // It would keep the signature of a model that has been replaced since.
       shared_.access = std::make_shared<SharedAccess>();
       uri_ = file_of(given_, cancel_);
       std::unique_ptr<Source> file = open_file(tries == kMostTries);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
+#include "io/missing.h"
 #include "io/secret.h"
 #include "io/signed/policy_name.h"
 #include "io/signed/signed_source.h"
@@ -23,11 +24,6 @@ constexpr const char* kModelBundle = "model.sig";
 // out, for digests of small ones: parts that a read takes a little of must fit into memory.
 constexpr std::uint64_t kLargestShard = 64 << 20;
 constexpr std::uint64_t kOwnShard = 1 << 20;
-
-// S3 may refuse to tell whether there is an object.
-bool may_not_exist(const Error& error) {
-  return error.kind() == ErrorKind::NotFound || error.kind() == ErrorKind::PermissionDenied;
-}
 
 std::string last_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 

@@ -96,7 +96,7 @@ std::size_t SignedSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& ca
 
 ReadHints SignedSource::hints(std::uint64_t offset, std::uint64_t length) {
   ReadHints hints = file_->hints(offset, length);
-  // What lies between two reads of a shard arrives with them.
+  // Shards arrive whole, so a gap inside one costs nothing.
   hints.read_cost = std::max(hints.read_cost, std::min(shards_.shard_size, kMostGap));
   hints.unit = shards_.shard_size;
   return hints;
@@ -125,7 +125,7 @@ void SignedSource::fill(std::uint64_t offset, std::span<const Bytes> pieces, Can
   }
   publish(edges, Shared::State::Checked);
   for (Edge& edge : edges) {
-    // Nobody waits for others while others wait for him: all that he claimed has arrived.
+    // What this reader claimed is published by now, so no two readers wait for each other.
     std::unique_lock lock(mutex_);
     while (edge.shard->state == Shared::State::Arriving) cancel.wait(changed_, lock);
     const bool failed = edge.shard->state == Shared::State::Failed;

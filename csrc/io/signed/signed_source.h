@@ -49,7 +49,7 @@ class SignedSource final : public KeepingSource {
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
   bool is_signed() const override { return true; }
-  // What read() gives is not damaged.
+  // Bytes that read() gave have been compared already.
   bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }
   std::optional<FileIdentity> identity() const override { return file_->identity(); }
   bool reads(const FileIdentity& file) const override { return file_->reads(file); }
