@@ -40,6 +40,8 @@ if _typing.TYPE_CHECKING:
         trust as trust,
         utils as utils,
     )
+    from tensorizer_ops._attest.attest import attest as attest
+    from tensorizer_ops._attest.compared import Attestation as Attestation
     from tensorizer_ops._compat.as_tensorizer import install_as_tensorizer as install_as_tensorizer
     from tensorizer_ops._front.background import Save as Save, save_async as save_async
     from tensorizer_ops._front.deltas import apply as apply, delta as delta
@@ -88,8 +90,10 @@ _WITHOUT_TORCH = ("_hf.folders", "trust")
 _LATER = {
     name: module
     for module, names in {
+        "_attest.attest": ("attest",),
         "_front.background": ("Save", "save_async"),
         "_compat.as_tensorizer": ("install_as_tensorizer",),
+        "_attest.compared": ("Attestation",),
         "_front.deltas": ("apply", "delta"),
         "_front.iterate": ("iterate",),
         "_front.load_save": ("load", "load_slices", "save"),

@@ -1,4 +1,4 @@
-"""The load format and the weight transfer engine ``tensorizer_ops`` of vLLM.
+"""What vLLM knows as ``tensorizer_ops``: a load format, an engine, and what workers can do.
 
 See ``docs/guides/vllm.md``.
 
@@ -8,14 +8,32 @@ metadata of the installed package.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
 
 import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
 
-__all__ = ["register"]
+__all__ = ["WorkerExtension", "register"]
+
+
+class WorkerExtension:
+    """What vLLM's workers get by ``--worker-extension-cls tensorizer_ops.vllm.WorkerExtension``."""
+
+    def attest(self, uri: str, options: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Do what :func:`tensorizer_ops.attest` does with the weights of this rank.
+
+        Returns:
+            The attributes of an :class:`tensorizer_ops.Attestation`.
+        """
+        from tensorizer_ops._vllm.attest import attest_model
+
+        model = self.get_model()  # type: ignore[attr-defined]
+        found = attest_model(model, uri, options or {})
+        return {"equal": found.equal, **asdict(found)}
 
 
 def register() -> None:
@@ -59,5 +77,5 @@ def _register_engine() -> None:
         from vllm.distributed.weight_transfer import WeightTransferEngineFactory
     except ImportError:  # an older vLLM
         return
-    place = ("tensorizer_ops._versions.vllm_engine", "Engine")
+    place = ("tensorizer_ops._vllm.engine", "Engine")
     WeightTransferEngineFactory.register_engine(LOAD_FORMAT, *place)

@@ -205,6 +205,8 @@ void define_reader_internals(torch::Library& library) {
       .def("chunk_size", method(+[](FileReader& reader, std::string verify) {
              return number(reader.chunk_size(parse_verify(verify)));
            }))
+      .def("chunk_digests",
+           method(+[](FileReader& reader, std::string name) { return reader.chunk_digests(name); }))
       .def("remote_version", method(+[](FileReader& reader) { return reader.remote_version(); }))
       .def("can_map", method(+[](FileReader& reader) { return reader.can_map(); }))
       .def("matches", method(+[](FileReader& reader, std::int64_t tensor, at::Tensor given) {

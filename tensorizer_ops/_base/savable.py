@@ -81,7 +81,7 @@ def plain_tensors(
 def _plain(name: str, tensor: torch.Tensor, shards: bool, done: str) -> torch.Tensor:
     if not _is_dispatched(tensor) or tensor.is_nested:
         return tensor
-    if _is_distributed(tensor):
+    if is_distributed(tensor):
         if shards:
             return tensor
         advice = "save with tensorizer_ops.distributed.save() on all ranks"
@@ -179,7 +179,7 @@ def held(
 
 def local_tensor(name: str, tensor: Any) -> torch.Tensor:
     """Return what :func:`plain_tensor` does of the part that this process has of a tensor."""
-    return plain_tensor(name, tensor.to_local() if _is_distributed(tensor) else tensor)
+    return plain_tensor(name, tensor.to_local() if is_distributed(tensor) else tensor)
 
 
 def fillable(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -240,6 +240,6 @@ def _advice(name: str, value: object) -> str:
     return ": leave it out" if value is None else ""
 
 
-def _is_distributed(tensor: torch.Tensor) -> bool:
+def is_distributed(tensor: torch.Tensor) -> bool:
     distributed = sys.modules.get("torch.distributed.tensor")  # which is slow to import
     return distributed is not None and isinstance(tensor, distributed.DTensor)

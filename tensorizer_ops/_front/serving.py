@@ -28,7 +28,7 @@ LOAD_FORMAT = "tensorizer_ops"
 _ARGUMENT = "--model-loader-extra-config"
 
 # Tensors below this size, in bytes, are loaded whole: a request for a part takes longer.
-_SMALL = 1 << 20
+SMALL = 1 << 20
 
 # For how many seconds, at least, what this process has fetched stays on the node for others.
 _FOR_OTHERS = 60.0
@@ -66,7 +66,7 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
     Args:
         model: the place of the files, unless the settings have one.
     """
-    files = _files(settings.uri or model, settings.options)
+    files = files_of(settings.uri or model, settings.options)
     if "node_folder" in settings.options:
         _keep_open([Reader(place, **settings.how) for place in files])
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
@@ -95,7 +95,7 @@ def _keep_open(readers: list[Reader]) -> None:
     timer.start()
 
 
-def _files(uri: str, options: Mapping[str, str]) -> list[str]:
+def files_of(uri: str, options: Mapping[str, str]) -> list[str]:
     """Return the URIs of the files of a model. A folder on a server is one, which a load finds."""
     path = local_path(uri)
     if path is None:
@@ -127,10 +127,10 @@ def _in_parts(place: str, how: Mapping[str, Any]) -> Iterator[tuple[str, torch.T
     reader = Reader(place, **how)
     listed = torch.classes.tensorizer._Internals(reader.script_object).list()
     sizes = dict(zip(reader, listed.memory_sizes, strict=True))
-    small = [name for name, size in sizes.items() if size < _SMALL]
+    small = [name for name, size in sizes.items() if size < SMALL]
     loaded = iterate(place, names=small, **how) if small else iter(())
     for name, size in sizes.items():
-        yield next(loaded) if size < _SMALL else (name, Weight(Stored(reader, name)))
+        yield next(loaded) if size < SMALL else (name, Weight(Stored(reader, name)))
 
 
 Index = tuple[range | int, ...]  # a part of a tensor, by dimension
@@ -153,6 +153,10 @@ class Stored:
         # Hashes of whole tensors cannot verify a part.
         slices = {} if index == self.everything else {self.name: _as_slices(index)}
         return self._reader.load([self.name], slices=slices, device=device)[self.name]
+
+    def keep(self, whole: torch.Tensor) -> None:
+        """Take over all of the tensor."""
+        self._whole = whole
 
     def whole(self) -> torch.Tensor:
         """Load the tensor, once."""
@@ -182,8 +186,8 @@ class Weight(torch.Tensor):
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    _stored: Stored
-    _index: Index
+    stored: Stored
+    which: Index
     _part: torch.Tensor | None
 
     @staticmethod
@@ -205,29 +209,29 @@ class Weight(torch.Tensor):
                 dtype=stored.dtype,
                 device=torch.device("cpu"),
             )
-        made._stored, made._index, made._part = stored, index, None
+        made.stored, made.which, made._part = stored, index, None
         return made
 
     def __init__(self, *arguments: object) -> None:
         super().__init__()
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
-        return f"<weight {self._stored.name!r}: {self.dtype}, {list(self.shape)}>"
+        return f"<weight {self.stored.name!r}: {self.dtype}, {list(self.shape)}>"
 
     def _read(self) -> torch.Tensor:
         """Return the elements as a plain tensor on the CPU, to be read only."""
-        if self._index == self._stored.everything:
-            return self._stored.whole()
-        part = self._stored.loaded(self._index)
+        if self.which == self.stored.everything:
+            return self.stored.whole()
+        part = self.stored.loaded(self.which)
         if part is None:
             if self._part is None:
-                self._part = self._stored.load(self._index, "cpu")
+                self._part = self.stored.load(self.which, "cpu")
             part = self._part
         return part
 
     def _shared(self) -> torch.Tensor:
         """Return the elements in memory that all parts of the tensor share."""
-        return self._stored.whole()[_as_slices(self._index)]
+        return self.stored.whole()[_as_slices(self.which)]
 
     def _copy_to(self, target: torch.Tensor, *rest: Any, **kwargs: Any) -> None:
         """Copy the elements, and keep nothing."""
@@ -236,20 +240,20 @@ class Weight(torch.Tensor):
     def _to_copy(self, device: torch.device) -> torch.Tensor:
         if device.type == "meta":
             return torch.empty(self.shape, dtype=self.dtype, device=device)
-        part = self._stored.loaded(self._index)
+        part = self.stored.loaded(self.which)
         if part is None:
             part = self._part
-        return self._stored.load(self._index, device) if part is None else part
+        return self.stored.load(self.which, device) if part is None else part
 
     def _on_meta(self) -> torch.Tensor:
         return torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="meta")
 
     def _indexed(self, dim: int, index: slice | int) -> Weight:
-        place = [i for i, part in enumerate(self._index) if isinstance(part, range)][dim]
-        part = cast(range, self._index[place])[index]
+        place = [i for i, part in enumerate(self.which) if isinstance(part, range)][dim]
+        part = cast(range, self.which[place])[index]
         if isinstance(part, range) and not part:
             part = range(0)
-        return type(self)(self._stored, (*self._index[:place], part, *self._index[place + 1 :]))
+        return type(self)(self.stored, (*self.which[:place], part, *self.which[place + 1 :]))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -297,8 +301,8 @@ def _split_evenly(weight: Weight, size: int, dim: int = 0) -> list[Weight]:
 _aten = torch.ops.aten
 # The operations that read nothing.
 _VIEWS: dict[Any, Callable[..., Weight | list[Weight]]] = {
-    _aten.alias.default: lambda weight: type(weight)(weight._stored, weight._index),
-    _aten.detach.default: lambda weight: type(weight)(weight._stored, weight._index),
+    _aten.alias.default: lambda weight: type(weight)(weight.stored, weight.which),
+    _aten.detach.default: lambda weight: type(weight)(weight.stored, weight.which),
     _aten.select.int: lambda weight, dim, i: weight._indexed(dim, i),
     _aten.slice.Tensor: lambda weight, dim=0, start=None, end=None, step=1: weight._indexed(
         dim, slice(start, end, step)

@@ -84,16 +84,16 @@ class ChangedWeight(Weight):
         NotInPlace: an element of the destination is not that of the older version.
     """
 
-    _stored: _Changes
+    stored: _Changes
 
     def _copy_to(self, target: torch.Tensor, *others: Any, **kwargs: Any) -> None:
         if (target.shape, target.dtype) != (self.shape, self.dtype):
             super()._copy_to(target, *others, **kwargs)
             return
-        rest, old, new = self._stored.load_changes(target.device)
+        rest, old, new = self.stored.load_changes(target.device)
         where: list[torch.Tensor] = []  # by dimension of the target
-        stored = self._stored
-        for part, whole, stride in zip(self._index, stored.everything, stored.strides, strict=True):
+        stored = self.stored
+        for part, whole, stride in zip(self.which, stored.everything, stored.strides, strict=True):
             place, rest = rest // stride, rest % stride
             if part == whole:
                 where.append(place)
@@ -113,7 +113,7 @@ class ChangedWeight(Weight):
         if torch.equal(found, new):  # tied weights are copied several times
             return
         if not torch.equal(found, old):
-            raise NotInPlace(f"{self._stored.name!r} is not what the older version has")
+            raise NotInPlace(f"{self.stored.name!r} is not what the older version has")
         if where:
             bits[tuple(where)] = new
         elif len(new):

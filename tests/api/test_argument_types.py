@@ -132,6 +132,8 @@ FITTING_HERE = {
     ("safetensors.load_model", "model"): "Linear",
     ("load_slices", "slices"): "dict",
     ("verify_tensors", "tensors"): "Linear",
+    ("attest", "model"): "Linear",
+    ("attest", "load_weights"): "None Linear",
     ("load_constants", "model"): "",
     ("externalize", "module"): "",
     **{
@@ -166,6 +168,7 @@ def functions(path: str) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "load_slices": (t.load_slices, {"reader": reader, "slices": {"x": 0}}),
         "load_into": (t.load_into, {"module": module, "uri": path}),
         "verify_tensors": (t.verify_tensors, {"uri": path, "tensors": tensors}),
+        "attest": (t.attest, {"model": module, "uri": path}),
         "load_constants": (t.load_constants, {"model": module, "uri": path}),
         "save": (t.save, {"uri": new, "tensors": tensors}),
         "save_async": (t.save_async, {"uri": new, "tensors": tensors}),

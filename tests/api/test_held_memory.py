@@ -159,6 +159,7 @@ calls = {
     "sha256": lambda: ops.sha256(x),
     "sha256_chunks": lambda: ops.sha256_chunks(x, 1 << 20),
     "verify_tensors": lambda: tensorizer_ops.verify_tensors(folder + "/there.tensors", state),
+    "attest": lambda: tensorizer_ops.attest(state, folder + "/there.tensors"),
 }
 done, resized, refused = threading.Event(), 0, 0
 def resize():
@@ -198,7 +199,7 @@ print("\\n".join(sorted(texts)))
     [
         *("save", "save_async", "checkpoint.save_async", "async_save", "save_model", "load_model"),
         *("load_into", "the op load_into", "the op save"),
-        *("crc32", "sha256", "sha256_chunks", "verify_tensors"),
+        *("crc32", "sha256", "sha256_chunks", "verify_tensors", "attest"),
     ],
 )
 def test_a_storage_that_another_thread_resizes(what: str, tmp_path: Path) -> None:

@@ -366,3 +366,14 @@ def test_one_element_of_a_row(path: str) -> None:
     assert ops.crc32(element) == ops.crc32(torch.ones(1))
     ops.load_into(path, ["a"], [torch.zeros(1, 2).to("sim")[:, 1]])
     tensorizer_ops.verify_tensors(path, {"a": torch.ones(1, 2)[:, 0]})
+
+
+def test_attest_reads_digests_and_what_differs(path: str, tensors: dict[str, torch.Tensor]) -> None:
+    ops.save(path, tensors, hashes="chunked")
+    on_device = {name: tensor.to("sim") for name, tensor in tensors.items()}
+    before = sim.counter("codec.digests")
+    assert tensorizer_ops.attest(on_device, path).equal
+    assert sim.counter("codec.digests") > before
+    on_device["t0"][70_000] = 3
+    found = tensorizer_ops.attest(on_device, path)
+    assert found.different == {"t0": "element [70000] is not that of the file"}

@@ -171,6 +171,7 @@ READS: dict[str, Callable[[Path, dict[str, str]], object]] = {
     "op": lambda file, options: torch.ops.tensorizer.load(str(file), options=options),
     "digest": lambda file, options: tensorizer_ops.digest(file, options=options),
     "verify": lambda file, options: tensorizer_ops.verify(file, verify="all", options=options),
+    "attest": lambda file, options: tensorizer_ops.attest({}, file, options=options),
     "server": lambda file, options: dict(
         serving.weights(serving.Settings({"uri": str(file), "options": options}), str(file))
     ),

@@ -28,24 +28,26 @@ VOCABULARY = 512
 COMMON = {"dtype": "bfloat16", "max_model_len": 128, "enforce_eager": True}
 
 
-def save_model(folder: Path, seed: int) -> None:
-    """Save a random Llama model as transformers does.
+def save_model(folder: Path, seed: int, kind: str = "llama") -> None:
+    """Save a random Llama model, or a Mixtral model, as transformers does.
 
     Four of its tensors are 2 MiB, so that two ranks load parts of them.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    config = LlamaConfig(
+    own = {"intermediate_size": 4096} if kind == "llama" else {"num_local_experts": 4}
+    config = AutoConfig.for_model(
+        kind,
         vocab_size=VOCABULARY,
         hidden_size=256,
-        intermediate_size=4096,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        **{"intermediate_size": 512, **own},
     )
     torch.manual_seed(seed)
-    LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(folder)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.process import environment
 from support.vllm_server import save_model
 
 
@@ -23,3 +24,23 @@ def bare(model: Path) -> Path:
     folder = model.with_name("bare")
     shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     return folder
+
+
+# A plugin that keeps vLLM from packing the weights of linear layers, as it does on CPUs.
+PLAIN = """
+def register():
+    from vllm import _custom_ops
+    _custom_ops._supports_onednn = False
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> dict[str, str]:
+    """The environment of a server whose weights are as in files."""
+    info = tmp_path / "plugins" / "plain_weights-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plain-weights\nVersion: 1\n")
+    plugin = "[vllm.general_plugins]\nplain = plain_weights:register\n"
+    (info / "entry_points.txt").write_text(plugin)
+    (info.parent / "plain_weights.py").write_text(PLAIN)
+    return {"PYTHONPATH": f"{info.parent}:{environment()['PYTHONPATH']}"}

@@ -7,7 +7,6 @@ started with that version. ``make test-vllm`` runs this.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import urllib.error
@@ -107,26 +106,6 @@ def test_updates_of_a_running_server(
                 assert server.complete() == expected[step], step
         node = tmp_path / "node"
         assert len(list(node.rglob("version-*.tensors"))) == 2
-
-
-# A plugin that keeps vLLM from packing the weights of linear layers, as it does on CPUs.
-PLAIN = """
-def register():
-    from vllm import _custom_ops
-    _custom_ops._supports_onednn = False
-"""
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> dict[str, str]:
-    """The environment of a server whose weights are as in files."""
-    info = tmp_path / "plugins" / "plain_weights-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plain-weights\nVersion: 1\n")
-    plugin = "[vllm.general_plugins]\nplain = plain_weights:register\n"
-    (info / "entry_points.txt").write_text(plugin)
-    (info.parent / "plain_weights.py").write_text(PLAIN)
-    return {"PYTHONPATH": f"{info.parent}:{os.environ.get('PYTHONPATH', '')}"}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

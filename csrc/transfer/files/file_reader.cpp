@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -196,6 +197,21 @@ void FileReader::need_until(const std::string& name, std::int64_t element) {
 }
 
 std::uint64_t FileReader::chunk_size(Verify verify) { return file()->chunk_size(verify); }
+
+std::tuple<std::int64_t, at::Tensor> FileReader::chunk_digests(const std::string& name) {
+  const std::shared_ptr<OpenFile> open = file();
+  const std::size_t entry = open->entry_number(open->find(name));
+  const std::uint64_t chunk = open->chunk_size(Verify::All);
+  const ConstBytes digests =
+      chunk != 0 ? open->catalogue().chunk_digests().digests(entry) : ConstBytes();
+  const std::size_t count = digests.size() / kSha256Size;
+  const at::Tensor rows =
+      NewMemory(digests.size())
+          .tensor({static_cast<std::int64_t>(count), static_cast<std::int64_t>(kSha256Size)},
+                  at::kByte);
+  std::ranges::copy(digests, tensor_bytes(rows).begin());
+  return {static_cast<std::int64_t>(chunk), rows};
+}
 
 std::optional<std::string> FileReader::remote_version() {
   const std::shared_ptr<OpenFile> open = file();

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/gate.h"
@@ -95,6 +96,9 @@ class FileReader {
                    const std::vector<at::Tensor>& outputs, const std::optional<at::Tensor>& arrived,
                    Verify verify, std::int64_t threads);
   std::uint64_t chunk_size(Verify verify);
+  // Returns the size of chunks of a tensor, and the SHA-256 of each, one a row; 0 and no rows if
+  // the file lists none of its data in memory.
+  std::tuple<std::int64_t, at::Tensor> chunk_digests(const std::string& name);
   // Says that no element of the file from this one on will be needed.
   void need_until(const std::string& name, std::int64_t element);
   // Returns the version of a file on a server; null if there is none.

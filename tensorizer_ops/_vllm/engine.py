@@ -18,8 +18,6 @@ from vllm.distributed import get_world_group
 from vllm.distributed.weight_transfer import WeightTransferEngine
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.logger import init_logger
-from vllm.model_executor.layers.linear import UnquantizedLinearMethod
-from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
@@ -31,6 +29,7 @@ from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._front.serving import Settings, weights
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.node import Node
+from tensorizer_ops._vllm.layers import hidden_copy, is_made_over
 
 # vLLM shows the records of its own loggers.
 logger = init_logger("vllm.tensorizer_ops")
@@ -80,13 +79,7 @@ def _all_succeed(work: Callable[[], None]) -> bool:
 
 def _has_plain_weights(model: torch.nn.Module) -> bool:
     """Return whether the weights of a model are those of files, and nothing is made of them."""
-    plain = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, type(None))
-    for module in model.modules():
-        if type(getattr(module, "quant_method", None)) not in plain:
-            return False
-        if hasattr(module, "kv_b_proj"):  # attention that keeps products of it
-            return False
-    return all(parameter.numel() > 0 for parameter in model.parameters())
+    return not any(hidden_copy(module) or is_made_over(module) for module in model.modules())
 
 
 class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]

@@ -1,0 +1,120 @@
+"""Comparing the weights that a program has in memory with a file of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+
+from tensorizer_ops import errors
+from tensorizer_ops._attest.compared import Attestation, Compared, compared
+from tensorizer_ops._attest.watch import Watch
+from tensorizer_ops._base.arguments import checked, wrong
+from tensorizer_ops._base.memory import identity
+from tensorizer_ops._base.options import Options
+from tensorizer_ops._base.savable import is_distributed, plain_tensors
+from tensorizer_ops._base.targets import Source
+from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._front.serving import Index, Weight
+
+# Fills a model with named tensors. What it returns does not matter.
+LoadWeights = Callable[[Iterator[tuple[str, torch.Tensor]]], object]
+
+
+@checked
+def attest(
+    model: torch.nn.Module | Mapping[str, torch.Tensor],
+    uri: Source,
+    *,
+    load_weights: LoadWeights | None = None,
+    options: Options | None = None,
+) -> Attestation:
+    """Compare the weights that a program has in memory with a file, and change nothing.
+
+    Where the file has digests of chunks, tensors and rows of them are compared with these where
+    they are, and of the file only the digests are read. All else is compared with what is loaded
+    from the file, verified, one tensor at a time.
+
+    It finds damage and mistakes, not an attacker inside the process. Tensors that a
+    ``state_dict()`` leaves out are not compared.
+
+    Args:
+        model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.
+            Real floating-point tensors may have another type than in the file, which is cast.
+        uri: as for :func:`load`.
+        load_weights: what fills the module with tensors of other names or shapes, such as the
+            method ``load_weights`` of a model of vLLM. It gets the tensors of the file, and what it
+            would write is compared instead.
+        options: as for :func:`load`. With ``trust``, the file must be signed.
+
+    Raises:
+        tensorizer_ops.errors.HashMismatch: the file itself is damaged.
+        FileNotFoundError, PermissionError, OSError: the file cannot be read.
+    """
+    with Reader(uri, verify="all", options=options) as reader:
+        if load_weights is None:
+            return _attest_names(model, reader)
+        if not isinstance(model, torch.nn.Module):
+            raise errors.InvalidArgument("model= must be a module if load_weights= is given")
+        watch = Watch(model.state_dict(keep_vars=True))
+        with watch:
+            load_weights(weights_of(reader))
+        return watch.attestation
+
+
+def _attest_names(
+    model: torch.nn.Module | Mapping[str, torch.Tensor], reader: Reader
+) -> Attestation:
+    """Compare each tensor with the one of its name in the file."""
+    if isinstance(model, torch.nn.Module):
+        model = model.state_dict(keep_vars=True)
+    if not isinstance(model, Mapping):
+        raise wrong("model", model, "a module or a dict of tensors")
+    given = dict(model)
+    plain = plain_tensors(given, given.values(), shards=True, done="compared")
+    tensors = dict(zip(given, plain, strict=True))
+    found = Attestation([], {}, {})
+    seen = set()
+    for stored in compared(reader, [name for name in reader if name in tensors]):
+        name, tensor = stored.name, tensors.pop(stored.name)
+        seen.add(identity(given[name]))
+        if why := _other_kind(stored, tensor):
+            found.different[name] = why
+            continue
+        own, index = _own_part(stored, tensor)
+        if difference := stored.difference(index, own):
+            found.different[name] = difference.text(own.shape, "the file")
+        else:
+            found.compared.append(name)
+    for name in tensors:
+        if identity(given[name]) not in seen:
+            found.not_compared[name] = "the file has no tensor of this name"
+    return found
+
+
+def _other_kind(stored: Compared, tensor: torch.Tensor) -> str | None:
+    same = tensor.dtype == stored.dtype
+    if tuple(tensor.shape) == stored.shape and (
+        same or (tensor.dtype.is_floating_point and stored.dtype.is_floating_point)
+    ):
+        return None
+    return (
+        f"it is {tensor.dtype} {list(tensor.shape)}, and {stored.dtype} {list(stored.shape)} in "
+        "the file"
+    )
+
+
+def _own_part(stored: Compared, tensor: torch.Tensor) -> tuple[torch.Tensor, Index]:
+    """Return what this process has of a tensor in memory, and which part that is."""
+    if not is_distributed(tensor):
+        return tensor, stored.everything
+    from tensorizer_ops._distributed.boxes import local_shard  # which is slow to import
+
+    local, box = local_shard(stored.name, tensor)
+    return local, tuple(range(b, b + n) for b, n in zip(box.starts, box.lengths, strict=True))
+
+
+def weights_of(reader: Reader) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a file as loaders of weights take them."""
+    for stored in compared(reader, list(reader)):
+        yield stored.name, Weight(stored)

@@ -1,0 +1,153 @@
+"""Tensors of a file, with which tensors in memory are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tensorizer_ops._base.boxes import strides_of
+from tensorizer_ops._base.savable import held
+from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._front.serving import SMALL, Index, Stored
+
+# Bytes of small tensors that are read at a time.
+_GROUP = 32 << 20
+# How many elements of a tensor are named.
+_MOST_NAMED = 10
+# Tensors on other devices come to the host, because not all of these can compare.
+_COMPARING = ("cpu", "cuda")
+
+
+@dataclass
+class Attestation:
+    """What :func:`attest` has found. The names are those of tensors in memory."""
+
+    compared: list[str]  # equal to what the file has
+    different: dict[str, str]  # where, by name
+    not_compared: dict[str, str]  # why, by name
+
+    @property
+    def equal(self) -> bool:
+        """Whether all tensors were compared, and none differs."""
+        return not self.different and not self.not_compared
+
+
+@dataclass
+class Difference:
+    """The elements of a tensor that differ from those of another one."""
+
+    places: list[int]  # of the first ones, in row-major order
+    count: int
+
+    def text(self, shape: Sequence[int], other: str) -> str:
+        """Return what to say of a tensor of this shape."""
+        shown = ", ".join(str(index_of(place, shape)) for place in self.places[:_MOST_NAMED])
+        if self.count == 1:
+            return f"element {shown} is not that of {other}"
+        more = f" and {self.count - _MOST_NAMED} more" * (self.count > _MOST_NAMED)
+        return f"elements {shown}{more} are not those of {other}"
+
+
+def index_of(place: int, shape: Sequence[int]) -> list[int]:
+    """Return the index of an element of a contiguous tensor."""
+    sizes = zip(strides_of(shape), shape, strict=True)
+    return [place // stride % size for stride, size in sizes]
+
+
+def difference(expected: torch.Tensor, own: torch.Tensor) -> Difference | None:
+    """Compare tensors of one type and shape bit by bit."""
+    device = own.device if own.device.type in _COMPARING else torch.device("cpu")
+    one, other = (
+        tensor.to(device).contiguous().view(-1).view(torch.uint8) for tensor in (expected, own)
+    )
+    if torch.equal(one, other):
+        return None
+    places = (one != other).view(-1, own.itemsize).any(1).nonzero().flatten()
+    return Difference(places[:_MOST_NAMED].tolist(), len(places))
+
+
+class Compared(Stored):
+    """A tensor of a file, with which tensors in memory are compared."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        super().__init__(reader, name)
+        self.shape = tuple(reader.shape(name))
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        self._internals = torch.classes.tensorizer._Internals(reader.script_object)
+
+    def difference(self, index: Index, tensor: torch.Tensor) -> Difference | None:
+        """Compare a tensor with a part of this one, cast to its type."""
+        with held([self.name], [tensor], "compared") as (own,), torch.no_grad():
+            own = own.detach().resolve_conj().resolve_neg()
+            expected = self.loaded(index)
+            begin = self._begin_of_rows(index)
+            if expected is None and begin is not None and own.dtype == self.dtype:
+                return self._difference_of_rows(begin, own.contiguous().view(-1))
+            if expected is None:
+                expected = self.load(index, own.device)
+            return difference(expected.to(own.dtype), own)
+
+    def _begin_of_rows(self, index: Index) -> int | None:
+        """Return where a part begins, in elements, if it is one range of the data."""
+        if index[1:] != self.everything[1:]:
+            return None
+        first = index[0] if index else 0
+        if isinstance(first, range):
+            if first.step != 1:
+                return None
+            first = first.start
+        return first * self.strides[0] if index else 0
+
+    def _difference_of_rows(self, begin: int, own: torch.Tensor) -> Difference | None:
+        """Compare chunks by their digests, and other elements one by one."""
+        places: list[int] = []
+        count = 0
+        for start, stop in self._without_digest(begin, own):
+            expected = torch.empty(stop - start, dtype=self.dtype, device=own.device)
+            self._internals.load_ranges([self.name], [start], [expected], None, "all", 0)
+            if found := difference(expected, own[start - begin : stop - begin]):
+                places += [place + start - begin for place in found.places]
+                count += found.count
+        return Difference(places[:_MOST_NAMED], count) if count else None
+
+    def _without_digest(self, begin: int, own: torch.Tensor) -> list[tuple[int, int]]:
+        """Return the ranges of elements that are in no chunk whose digest is that of the file."""
+        end = begin + own.numel()
+        size, digests = self._internals.chunk_digests(self.name)
+        if size == 0 or own.numel() == 0:
+            return [(begin, end)]
+        chunk = size // own.itemsize
+        first = -(-begin // chunk)
+        last = len(digests) if end == math.prod(self.shape) else end // chunk
+        if first >= last:
+            return [(begin, end)]
+        since, until = first * chunk, min(last * chunk, end)
+        found = torch.ops.tensorizer.sha256_chunks(own[since - begin : until - begin], size)
+        wrong = (found.cpu() != digests[first:last]).any(1).nonzero().flatten() + first
+        ranges = [(begin, since), *((i * chunk, (i + 1) * chunk) for i in wrong.tolist())]
+        return [(start, min(stop, end)) for start, stop in (*ranges, (until, end)) if start < stop]
+
+
+def compared(reader: Reader, names: Sequence[str]) -> Iterator[Compared]:
+    """Yield tensors of a file. Small ones have been read, many at a time."""
+    every = [Compared(reader, name) for name in names]
+    small = iter([stored.name for stored in every if stored.nbytes < SMALL])
+    sizes = {stored.name: stored.nbytes for stored in every}
+    loaded: dict[str, torch.Tensor] = {}
+    for stored in every:
+        if stored.nbytes < SMALL:
+            if not loaded:
+                loaded = reader.load(_group(small, sizes), device="cpu")
+            stored.keep(loaded.pop(stored.name))
+        yield stored
+
+
+def _group(names: Iterator[str], sizes: dict[str, int]) -> list[str]:
+    group, size = [], 0
+    while size < _GROUP and (name := next(names, None)) is not None:
+        group.append(name)
+        size += sizes[name]
+    return group

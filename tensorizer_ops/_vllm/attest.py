@@ -1,0 +1,47 @@
+"""Comparing the weights of a running vLLM with files of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+import torch
+
+from tensorizer_ops._attest.attest import weights_of
+from tensorizer_ops._attest.compared import Attestation
+from tensorizer_ops._attest.watch import Watch
+from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._front.serving import files_of
+from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
+
+
+def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -> Attestation:
+    """Compare the weights of a model with files, and change nothing."""
+    tensors = model.state_dict(keep_vars=True)
+    hidden: dict[str, str] = {}
+    with ExitStack() as stack:
+        reshaped = stack.enter_context(Reshaped())
+        readers = [
+            stack.enter_context(Reader(place, verify="all", options=options))
+            for place in files_of(uri, options)
+        ]
+
+        def weights() -> Iterator[tuple[str, torch.Tensor]]:
+            for reader in readers:
+                yield from weights_of(reader)
+
+        for prefix, module in list(model.named_modules()):
+            leaves = [leaf for leaf, _ in module.named_parameters(recurse=False)]
+            own = [f"{prefix}.{leaf}".removeprefix(".") for leaf in leaves]
+            if why := hidden_copy(module):
+                hidden |= dict.fromkeys(own, why)
+                reshaped.ignore(module)
+            elif own and is_made_over(module):
+                reshaped.make_anew(module)
+        watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
+        watch = Watch(watched)
+        with watch:
+            model.load_weights(weights())  # type: ignore[operator]
+            reshaped.finish()
+    watch.attestation.not_compared |= hidden
+    return watch.attestation

@@ -1,0 +1,198 @@
+"""`attest`: what a program has in memory, beside a file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.web import Web
+from support.samples import same, zoo
+from tensorizer_ops import attest, errors
+
+ROWS, COLUMNS, PADDED = 700, 1000, 1024  # a matrix has 2.7 chunks
+
+
+def flip(tensor: torch.Tensor, place: int) -> None:
+    """Change one bit."""
+    tensor.data.view(-1).view(torch.uint8)[place] ^= 4
+
+
+@pytest.mark.parametrize("hashes", ["chunked", "sha256"])
+def test_every_type(tmp_path: Path, hashes: str) -> None:
+    tensors = zoo()
+    tensorizer_ops.save(tmp_path / "m.tensors", tensors, hashes=hashes)
+    found = attest(tensors, tmp_path / "m.tensors")
+    assert found.equal and found.compared == list(tensors)
+    for name, tensor in tensors.items():
+        if tensor.numel() == 0:
+            continue
+        data = tensor.view(-1).view(torch.uint8).clone()
+        data[-1] ^= 1
+        bad = data.view(tensor.dtype).view(tensor.shape)
+        found = attest({**tensors, name: bad}, tmp_path / "m.tensors")
+        last = [size - 1 for size in tensor.shape]
+        assert found.different == {name: f"element {last} is not that of the file"}
+        assert not found.equal and not found.not_compared
+
+
+def test_places(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(ROWS, COLUMNS), "b": torch.randn(3)}
+    tensorizer_ops.save(tmp_path / "m.tensors", tensors)
+    places = [0, 262_143, 262_144, 262_145, 699_999]
+    for place in places:
+        tensors["a"].view(-1)[place] += 1
+    indices = ", ".join(str([place // COLUMNS, place % COLUMNS]) for place in places)
+    text = f"elements {indices} are not those of the file"
+    assert attest(tensors, tmp_path / "m.tensors").different == {"a": text}
+    tensors["a"] += 1
+    (text,) = attest(tensors, tmp_path / "m.tensors").different.values()
+    assert text.startswith("elements [0, 0], [0, 1],") and "and 699990 more" in text
+
+
+def test_only_digests_are_read(web: Web) -> None:
+    tensors = {f"t{i}": torch.randn(1 << 20) for i in range(8)}
+    tensorizer_ops.save(web.root / "m.tensors", tensors)
+    web.requests()
+    assert attest(tensors, web.url("m.tensors")).equal
+    sent = sum(int(line.split('"')[2].split()[1]) for line in web.requests())
+    assert sent < 2 << 20  # of 32 MiB
+
+
+def test_names_types_and_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    stored = {"a": torch.randn(4, 4), "b": torch.randn(4), "c": torch.arange(4)}
+    tensorizer_ops.save(path, {**stored, "more": torch.zeros(1)})
+    given = {"a": stored["a"].t(), "b": stored["b"].half(), "c": stored["c"].int()}
+    given |= {"d": torch.zeros(2), "b2": given["b"], "e": stored["b"].view(2, 2)}
+    found = attest(given, path)
+    assert found.compared == ["b"]  # b2 is tied to it
+    assert sorted(found.different) == ["a", "c"]
+    assert found.different["c"] == "it is torch.int32 [4], and torch.int64 [4] in the file"
+    none = "the file has no tensor of this name"
+    assert found.not_compared == {"d": none, "e": none}
+
+
+class Server(torch.nn.Module):
+    """A model that takes parts of tensors, several as one, other types, and fills what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:
+            return torch.nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+
+        self.fused = empty(2 * ROWS, COLUMNS)
+        self.rows = empty(ROWS // 2, COLUMNS)
+        self.columns = empty(ROWS, COLUMNS // 2)
+        self.cast = empty(ROWS, COLUMNS, dtype=torch.bfloat16)
+        self.turned = empty(COLUMNS, ROWS)
+        self.padded = empty(PADDED)
+        self.one = empty(1)
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            if name == "a":
+                self.fused.data[:ROWS].copy_(weight)
+                self.columns.data.copy_(weight.chunk(2, 1)[1])
+                self.turned.data.copy_(weight.t())
+            elif name == "b":
+                self.fused.data[ROWS:].copy_(weight)
+                self.rows.data.copy_(weight.narrow(0, 333, ROWS // 2))
+                self.cast.data.copy_(weight)
+            elif name == "c":
+                self.padded.data[:COLUMNS].copy_(weight)
+                self.padded.data[COLUMNS:].fill_(0)
+                self.one.data.copy_(weight[7:8])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(1)
+    path = tmp_path_factory.mktemp("model") / "m.tensors"
+    tensors = {name: torch.randn(ROWS, COLUMNS) for name in "ab"} | {"c": torch.randn(COLUMNS)}
+    tensorizer_ops.save(path, tensors)
+    return path
+
+
+@pytest.fixture
+def server(file: Path) -> Server:
+    server = Server()
+    server.load_weights(iter(tensorizer_ops.load(file).items()))
+    return server
+
+
+def test_a_server_is_what_it_would_load(file: Path, server: Server) -> None:
+    found = attest(server, file, load_weights=server.load_weights)
+    assert found.equal and found.compared == list(server.state_dict())
+
+
+def test_every_flipped_bit_of_a_server_is_named(file: Path, server: Server) -> None:
+    chosen = random.Random(1)
+    for _ in range(20):
+        name, parameter = chosen.choice(list(server.named_parameters()))
+        place = chosen.randrange(parameter.numel())
+        flip(parameter, place * parameter.itemsize + chosen.randrange(parameter.itemsize))
+        before = {name: tensor.clone() for name, tensor in server.state_dict().items()}
+        found = attest(server, file, load_weights=server.load_weights)
+        index = [int(i) for i in torch.unravel_index(torch.tensor(place), parameter.shape)]
+        assert list(found.different) == [name] and not found.not_compared
+        assert found.different[name].startswith(f"element {index} is not that of ")
+        assert all(same(tensor, before[name]) for name, tensor in server.state_dict().items())
+        server.load_weights(iter(tensorizer_ops.load(file).items()))
+
+
+def test_what_a_loader_does_otherwise_is_not_compared(file: Path, server: Server) -> None:
+    class Adding(Server):
+        def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+            for name, weight in weights:
+                if name == "a":
+                    self.fused.data[:ROWS].copy_(weight)
+                    self.columns.data = weight.chunk(2, 1)[1].clone()
+                    self.rows.data.add_(1)
+
+    adding = Adding()
+    adding.load_state_dict(server.state_dict())
+    before = {name: tensor.clone() for name, tensor in adding.state_dict().items()}
+    found = attest(adding, file, load_weights=adding.load_weights)
+    assert not found.equal and not found.compared and not found.different
+    assert found.not_compared == {
+        "rows": "the loader changes it by aten.add_.Tensor",
+        "columns": "the loader gives it other memory",
+        "fused": f"{ROWS * COLUMNS} of its elements are from no file",
+        "cast": f"{ROWS * COLUMNS} of its elements are from no file",
+        "turned": f"{ROWS * COLUMNS} of its elements are from no file",
+        "padded": f"{PADDED} of its elements are from no file",
+        "one": "1 of its elements are from no file",
+    }
+    assert all(same(tensor, before[name]) for name, tensor in adding.state_dict().items())
+
+
+def test_a_damaged_file(file: Path, server: Server, tmp_path: Path) -> None:
+    damaged = tmp_path / "m.tensors"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 1
+    damaged.write_bytes(data)
+    with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
+        attest(server, damaged, load_weights=server.load_weights)
+
+
+def test_without_a_module(file: Path, server: Server) -> None:
+    with pytest.raises(ValueError, match="must be a module if load_weights= is given"):
+        attest(dict(server.state_dict()), file, load_weights=server.load_weights)
+
+
+def test_encrypted_files(tmp_path: Path) -> None:
+    options = {"key": "named:attest"}
+    tensorizer_ops.keys.add("attest", key=bytes(32))
+    tensors = {"a": torch.randn(ROWS, COLUMNS), "b": torch.arange(5)}
+    tensorizer_ops.save(tmp_path / "m.tensors", tensors, options=options)
+    assert attest(tensors, tmp_path / "m.tensors", options=options).equal
+    flip(tensors["a"], 4 * 5000)
+    found = attest(tensors, tmp_path / "m.tensors", options=options)
+    assert found.different == {"a": "element [5, 0] is not that of the file"}
+    tensorizer_ops.keys.remove("attest")

@@ -1,0 +1,91 @@
+"""`attest` in workers of a real vLLM, on CPUs. ``make test-vllm`` runs this."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorizer_ops
+from support.vllm_server import Server, ours, save_model, serving
+
+FLIPS = 200
+ATTESTED = ("--worker-extension-cls", "support.flipping.Flipping")
+
+
+def called(server: Server, method: str, *given: object) -> list[Any]:
+    """Return what each rank answers."""
+    found: list[Any] = server.post("/collective_rpc", {"method": method, "args": given})["results"]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("llama", 1), ("llama", 2), ("mixtral", 1)])
+def test_every_flipped_bit_is_named(
+    tmp_path: Path, plain: dict[str, str], kind: str, ranks: int
+) -> None:
+    save_model(tmp_path / "model", seed=1, kind=kind)
+    file = tmp_path / "m.tensors"
+    tensorizer_ops.save(file, tensorizer_ops.load(tmp_path / "model"))
+    given = [*ours(file), *ATTESTED]
+    with serving(
+        tmp_path / "server",
+        tmp_path / "model",
+        *given,
+        ranks=ranks,
+        VLLM_SERVER_DEV_MODE="1",
+        **plain,
+    ) as server:
+        answers = server.complete()
+        every = called(server, "attest", str(file))
+        assert [found["equal"] for found in every] == [True] * ranks, every
+        dice = random.Random(1)
+        for number in range(FLIPS):
+            rank = dice.randrange(ranks)
+            flipped = called(server, "flip", rank, number)[rank]
+            every = called(server, "attest", str(file))
+            assert [found["equal"] for found in every] == [i != rank for i in range(ranks)]
+            found = every[rank]
+            assert list(found["different"]) == [flipped["name"]] and not found["not_compared"]
+            assert found["different"][flipped["name"]].startswith(f"element {flipped['index']} ")
+            called(server, "flip", rank, number)  # back
+        assert server.complete() == answers  # attest has changed nothing
+
+
+def test_packed_weights_are_not_called_equal(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", seed=1)
+    file = tmp_path / "m.tensors"
+    tensorizer_ops.save(file, tensorizer_ops.load(tmp_path / "model"))
+    # Weights of this type are packed on every CPU.
+    given = [*ours(file), *ATTESTED, "--dtype", "float32"]
+    with serving(
+        tmp_path / "server", tmp_path / "model", *given, VLLM_SERVER_DEV_MODE="1"
+    ) as server:
+        answers = server.complete()
+        (found,) = called(server, "attest", str(file))
+        assert not found["equal"] and not found["different"]
+        why = "vLLM computes with a packed copy of it"
+        assert set(found["not_compared"].values()) == {why}
+        assert "model.layers.0.mlp.down_proj.weight" in found["not_compared"]
+        assert "model.layers.0.input_layernorm.weight" in found["compared"]
+        assert server.complete() == answers
+
+
+def test_another_model(tmp_path: Path, plain: dict[str, str]) -> None:
+    save_model(tmp_path / "model", seed=1)
+    tensors = tensorizer_ops.load(tmp_path / "model", copy=True)
+    tensorizer_ops.save(tmp_path / "m.tensors", tensors)
+    tensors["model.layers.0.self_attn.k_proj.weight"][3, 5] += 1
+    del tensors["model.norm.weight"]
+    other = tmp_path / "other.tensors"
+    tensorizer_ops.save(other, tensors)
+    given = [*ours(tmp_path / "m.tensors"), *ATTESTED]
+    with serving(
+        tmp_path / "server", tmp_path / "model", *given, VLLM_SERVER_DEV_MODE="1", **plain
+    ) as server:
+        (found,) = called(server, "attest", str(other))
+    fused = "model.layers.0.self_attn.qkv_proj.weight"
+    where = "element [259, 5] is not that of 'model.layers.0.self_attn.k_proj.weight' in the file"
+    assert found["different"] == {fused: where}
+    assert found["not_compared"] == {"model.norm.weight": "256 of its elements are from no file"}
