@@ -23,13 +23,14 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
     layerwise,
 )
+from vllm.platforms import current_platform
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._front.serving import Settings, weights
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.node import Node
-from tensorizer_ops._vllm.layers import hidden_copy, is_made_over
+from tensorizer_ops._vllm.layers import hidden_copy, is_made_over, pack_again
 
 # vLLM shows the records of its own loggers.
 logger = init_logger("vllm.tensorizer_ops")
@@ -146,6 +147,9 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
     def _load_layers(self, path: str) -> None:
         wanted = {name for name, _ in self.model.named_parameters()}
         if not self._is_reloading:
+            if current_platform.is_cpu():  # elsewhere, graphs of the device may have the kernels
+                for module in self.model.modules():
+                    pack_again(module)
             initialize_layerwise_reload(self.model)
             self._is_reloading = True
         # The hashes of the file were compared when it was made.

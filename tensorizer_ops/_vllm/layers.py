@@ -30,6 +30,13 @@ def hidden_copy(module: torch.nn.Module) -> str | None:
     return None
 
 
+def pack_again(module: torch.nn.Module) -> None:
+    """Let vLLM pack experts once more, as it does on CPUs only while they have no kernel."""
+    method = getattr(module, "quant_method", None)
+    if hasattr(method, "moe_kernel"):
+        method.moe_kernel = None
+
+
 class Reshaped:
     """Modules whose tensors have the form that files are loaded into, until a block ends.
 
@@ -59,10 +66,8 @@ class Reshaped:
     def make_anew(self, module: torch.nn.Module) -> None:
         """Let vLLM make over what a module takes, and copy it to the tensors that it has now."""
         self._save(module)
-        method = module.quant_method
-        self._save(method)
-        if hasattr(method, "moe_kernel"):
-            method.moe_kernel = None  # otherwise experts are packed only the first time
+        self._save(module.quant_method)
+        pack_again(module)
         info = layerwise.get_layerwise_info(module)
         info.kernel_tensors = layerwise.get_layer_params_buffers(module)
         info.kernel_non_persistent_buffers = set(module._non_persistent_buffers_set)

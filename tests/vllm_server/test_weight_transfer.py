@@ -23,7 +23,14 @@ import tensorizer_ops
 from local_servers.dav_server import dav_server
 from local_servers.s3_server import s3_server
 from local_servers.waiting import wait_until
-from support.vllm_server import Server, ours, serving, started, vllm_environment
+from support.vllm_server import (
+    Server,
+    ours,
+    save_model,
+    serving,
+    started,
+    vllm_environment,
+)
 from tensorizer_ops import Publisher
 
 TRANSFER = ("--weight-transfer-config", '{"backend": "tensorizer_ops"}')
@@ -129,6 +136,29 @@ def test_elements_change_in_place(
     for step, how in {1: "layers", 2: "elements", 3: "elements"}.items():
         assert log.count(f"version {step} was taken over by {how} in") == ranks, log
     with serving(tmp_path / "other", bare, *ours(versions[3]), ranks=ranks, **plain) as server:
+        assert server.complete() == found
+
+
+def test_experts_are_packed_again(tmp_path: Path, plain: dict[str, str]) -> None:
+    place = str(tmp_path / "run")
+    old, new = tmp_path / "old", tmp_path / "new"
+    for seed, folder in enumerate((old, new)):
+        save_model(folder, seed=seed, kind="mixtral")
+        tensorizer_ops.save(folder / "m.tensors", tensorizer_ops.load(folder))
+    extension = ("--worker-extension-cls", "tensorizer_ops.vllm.WorkerExtension")
+    given = [*ours(old / "m.tensors"), *TRANSFER, *extension]
+    with (
+        serving(tmp_path / "server", old, *given, VLLM_SERVER_DEV_MODE="1", **plain) as server,
+        Publisher(place) as publisher,
+    ):
+        begin(server, place, tmp_path / "node")
+        publisher.publish(new / "m.tensors", step=1)
+        update(server, 1)
+        found = server.complete()
+        call = {"method": "attest", "args": [str(new / "m.tensors")]}
+        (attested,) = server.post("/collective_rpc", call)["results"]
+        assert attested["equal"], attested
+    with serving(tmp_path / "other", new, *ours(new / "m.tensors"), **plain) as server:
         assert server.complete() == found
 
 
