@@ -145,7 +145,9 @@ def verify(
     access = _core.SharedAccess()
     piece = bytearray(_PIECE)
     for name in names:
-        source = _core.RemoteBytes(place.folder.below(name), given, 0, None, _PIECE, access)
+        source = _core.RemoteBytes(
+            place.folder.below(name), given, 0, None, _PIECE, access, whole=True
+        )
         at = 0
         while count := source.read_into(at, piece):
             at += count

@@ -26,8 +26,8 @@ NamedTensors split(const TensorMap& map) {
 
 TensorMap load(const std::string& uri, const LoadRequest& request, const OptionList& options) {
   Reader reader(uri, options);
-  const std::vector<std::string> names = reader.names();
   const std::vector<at::Tensor> tensors = reader.load(std::nullopt, request);
+  const std::vector<std::string> names = reader.names();
   TensorMap map;
   for (std::size_t i = 0; i < names.size(); ++i) map.emplace(names[i], tensors[i]);
   return map;

@@ -105,7 +105,8 @@ class Source : public Redactor {
   virtual std::optional<WholeDigest> digest() { return std::nullopt; }
 
   // Throws Unavailable if the source was replaced during the load and no read could notice, so that
-  // the bytes may be of several files. Called at the end of a load.
+  // the bytes may be of several files; and HashMismatch if it checks_at_end(), and the file is not
+  // the one that was signed. Called at the end of a load.
   virtual void confirm(Cancel& cancel) { (void)cancel; }
 
   // Returns the offset of the file in the source: not 0 for a descriptor that was handed over
@@ -148,6 +149,10 @@ class Source : public Redactor {
   // Returns whether it gives only bytes that somebody trusted has signed.
   virtual bool is_signed() const { return false; }
 
+  // Returns whether bytes that it gives are not known to be signed before confirm() has returned:
+  // nothing that was made of them may be given out before.
+  virtual bool checks_at_end() const { return false; }
+
   // Returns true if every read is a round trip to a server, so that reading ahead pays.
   virtual bool remote() const { return false; }
 
@@ -188,6 +193,7 @@ class ForwardingSource : public Source {
   void confirm(Cancel& cancel) override { file_->confirm(cancel); }
   std::uint64_t start() const override { return file_->start(); }
   bool is_signed() const override { return file_->is_signed(); }
+  bool checks_at_end() const override { return file_->checks_at_end(); }
   bool remote() const override { return file_->remote(); }
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
     return file_->hints(offset, length);

@@ -123,7 +123,9 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
     const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
     FileReader reader(uri, option_list(options));
     const auto wanted = string_vector(names);
-    return tensor_dict(wanted ? *wanted : reader.names(), reader.load(wanted, request));
+    // Names are given out when the file has been checked.
+    const std::vector<at::Tensor> loaded = reader.load(wanted, request);
+    return tensor_dict(wanted ? *wanted : reader.names(), loaded);
   });
 }
 

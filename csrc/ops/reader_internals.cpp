@@ -178,6 +178,11 @@ void define_reader_internals(torch::Library& library) {
       .def("type_name", method(+[](FileReader& reader, std::string name) {
              return dtype_name(reader.dtype(name));
            }))
+      // The names for fill(), before which they must not be given out.
+      .def("names_to_fill", method(+[](FileReader& reader) {
+             const std::shared_ptr<OpenFile> file = reader.file_for_all();
+             return NameList(std::vector<std::string>(file->names().begin(), file->names().end()));
+           }))
       .def("fill", method(&fill_tensors))
       // Returns the tensors, and the module indices in their headers.
       .def("load_numbered",

@@ -133,7 +133,9 @@ void define_reader(torch::Library& library) {
                                     std::int64_t threads) {
              const auto wanted = string_vector(names);
              const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
-             return tensor_dict(wanted ? *wanted : reader.names(), reader.load(wanted, request));
+             // Names are given out when the file has been checked.
+             const std::vector<at::Tensor> loaded = reader.load(wanted, request);
+             return tensor_dict(wanted ? *wanted : reader.names(), loaded);
            }),
            "",
            {torch::arg("names") = none(), torch::arg("device") = none(),

@@ -46,22 +46,24 @@ class File {
   File(const std::string& uri, const OptionList& options)
       : file_(run([&](Cancel& cancel) {
           const LoadOptions parsed = parse_load_options(options);
-          return std::make_unique<OpenFile>(open_model(uri, parsed, cancel), parsed, cancel);
+          return std::make_unique<OpenFile>(open_model(uri, parsed, cancel), parsed, cancel,
+                                            Wants::All);
         })) {}
 
-  std::vector<std::string> names() const { return {file_->names().begin(), file_->names().end()}; }
+  std::vector<std::string> names() const { return {file().names().begin(), file().names().end()}; }
 
   // Returns for each tensor: name, torch's name of the dtype or None, shape, offsets of its header
   // and its data, size of its data, and size in memory.
   nb::list index() const {
     nb::list list;
-    for (std::uint32_t number = 0; number < file_->names().size(); ++number) {
-      const Entry& entry = file_->entry(number);
+    OpenFile& open = file();
+    for (std::uint32_t number = 0; number < open.names().size(); ++number) {
+      const Entry& entry = open.entry(number);
       const nb::object dtype =
           entry.dtype ? nb::object(to_str(dtype_info(*entry.dtype).torch_name)) : nb::none();
       nb::list shape;
       for (const std::uint64_t length : entry.shape) shape.append(length);
-      list.append(nb::make_tuple(to_str(file_->names()[number]), dtype, nb::tuple(shape),
+      list.append(nb::make_tuple(to_str(open.names()[number]), dtype, nb::tuple(shape),
                                  entry.header_offset, entry.data_offset, entry.data_size,
                                  entry.memory_size()));
     }
@@ -71,7 +73,7 @@ class File {
   // Returns the format and its version, whether data is encrypted, whether a key authenticates the
   // index, and whether the file keeps the digests that its own digest is made of.
   nb::tuple format() const {
-    const Catalogue& catalogue = file_->catalogue();
+    const Catalogue& catalogue = file().catalogue();
     const FormatInfo info = catalogue.info();
     return nb::make_tuple(info.format == Format::Tensors ? "tensors" : "safetensors", info.version,
                           catalogue.encrypted(), catalogue.authenticated(),
@@ -81,7 +83,7 @@ class File {
   // Returns the texts that were stored with the tensors, by key.
   nb::dict metadata() const {
     nb::dict dict;
-    for (const auto& [key, value] : file_->metadata().value_or(Metadata())) {
+    for (const auto& [key, value] : file().metadata().value_or(Metadata())) {
       dict[to_str(key)] = to_str(value);
     }
     return dict;
@@ -98,8 +100,9 @@ class File {
 
   // Returns the word that asks a save for the hashes of this file, and the kinds of hashes.
   std::pair<std::string_view, std::vector<std::string_view>> hashes() const {
+    OpenFile& open = file();
     return run([&](Cancel& cancel) {
-      const HashKinds hashes = file_->hashes(cancel);
+      const HashKinds hashes = open.hashes(cancel);
       std::vector<std::string_view> kinds;
       if (hashes.crc32) kinds.push_back(hashes_word({.crc32 = true}));
       if (hashes.sha256) kinds.push_back(hashes_word({.sha256 = true}));
@@ -145,12 +148,18 @@ class File {
   const std::string& label() const { return file_->source().label(); }
 
   // Returns the size of the chunks whose digests the file lists; 0 if it lists none.
-  std::uint64_t digest_chunk() const { return file_->catalogue().chunk_digests().chunk_size(); }
+  std::uint64_t digest_chunk() const { return file().catalogue().chunk_digests().chunk_size(); }
 
  private:
+  // Returns the file, for what may be given out.
+  OpenFile& file() const {
+    run([&](Cancel& /*cancel*/) { check_wants(file_->source(), Wants::Parts); });
+    return *file_;
+  }
+
   TensorDetails read_details(const std::string& name, std::vector<std::byte>& header) const {
-    return run(
-        [&](Cancel& cancel) { return file_->read_details(file_->find(name), header, cancel); });
+    OpenFile& open = file();
+    return run([&](Cancel& cancel) { return open.read_details(open.find(name), header, cancel); });
   }
 
   std::shared_ptr<Job> begin() { return job_ = std::make_shared<Job>(); }

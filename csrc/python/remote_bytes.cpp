@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "codec/sha256.h"
+#include "engine/open/open_file.h"
 #include "engine/open/read_ahead.h"
 #include "engine/open/reopening_source.h"
 #include "engine/options.h"
@@ -40,12 +41,13 @@ struct RemoteBytes {
   const std::string uri;
   const SourceOptions options;
   ReadAhead ahead;
+  const Wants wants;
 };
 
 std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList& options,
                                         std::uint64_t begin, std::optional<std::uint64_t> end,
                                         std::uint64_t most,
-                                        const std::shared_ptr<SharedAccess>& access) {
+                                        const std::shared_ptr<SharedAccess>& access, bool whole) {
   return run([&](Cancel& cancel) {
     SourceOptions parsed = parse_load_options(options).source;
     // A stream of Redis keys may have gaps; a Reader refuses them.
@@ -55,7 +57,8 @@ std::unique_ptr<RemoteBytes> open_bytes(const std::string& uri, const OptionList
     parsed.access = access;
     const auto open = [uri, parsed](Cancel& given) { return open_source(uri, parsed, given); };
     return std::unique_ptr<RemoteBytes>(
-        new RemoteBytes{uri, parsed, ReadAhead(reopening_source(open, cancel), parsed.end, most)});
+        new RemoteBytes{uri, parsed, ReadAhead(reopening_source(open, cancel), parsed.end, most),
+                        whole ? Wants::All : Wants::Parts});
   });
 }
 
@@ -118,7 +121,14 @@ std::unique_ptr<HandedOver> section(const RemoteBytes& bytes, std::uint64_t star
 }
 
 std::size_t read_bytes(RemoteBytes& bytes, std::uint64_t offset, Bytes out) {
-  return run([&](Cancel& cancel) { return bytes.ahead.read(offset, out, cancel); });
+  return run([&](Cancel& cancel) {
+    Source& source = *bytes.ahead.source();
+    check_wants(source, bytes.wants);
+    const std::size_t done = bytes.ahead.read(offset, out, cancel);
+    // Nobody has the last bytes of a file before all of it has been checked.
+    if (source.checks_at_end() && offset + done >= source.size().value()) source.confirm(cancel);
+    return done;
+  });
 }
 
 std::size_t read_into(RemoteBytes& source, std::uint64_t offset, nb::handle out) {
@@ -237,7 +247,7 @@ void define_remote_bytes(nb::module_& module) {
   nb::class_<SharedAccess>(module, "SharedAccess").def(nb::init<>());
   nb::class_<RemoteBytes>(module, "RemoteBytes")
       .def(nb::new_(&open_bytes), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
-           nb::arg().none() = nullptr)
+           nb::arg().none() = nullptr, nb::arg("whole") = false)
       .def("size", [](const RemoteBytes& bytes) { return bytes.ahead.source()->size(); })
       .def("headers", [](const RemoteBytes& bytes) { return bytes.ahead.source()->headers(); })
       .def("digest", &kept_digest)

@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
 # The options for files that are signed.
-_SIGNED = ("trust", "signature", "subject")
+_SIGNED = ("trust", "signature", "subject", "hash_first")
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
@@ -127,12 +127,19 @@ class Folder:
 
     def _bytes(self, uri: str) -> _core.RemoteBytes:
         options = as_pairs(self.loads)
-        return _core.RemoteBytes(uri, options, 0, LIMIT + 1, _READ_AHEAD, self._access)
+        return _core.RemoteBytes(uri, options, 0, LIMIT + 1, _READ_AHEAD, self._access, whole=True)
 
-    def open(self, name: str, read_ahead: int, end: int | None = None) -> _core.RemoteBytes:
-        """Open a file to read its bytes before ``end``."""
+    def open(
+        self, name: str, read_ahead: int, end: int | None = None, *, whole: bool = False
+    ) -> _core.RemoteBytes:
+        """Open a file to read its bytes before ``end``.
+
+        ``whole`` says that all are read before any is used, so that it may have been signed in
+        whole.
+        """
         options = as_pairs(self.loads) if name != BUNDLE else self._plain
-        return _core.RemoteBytes(self.below(name), options, 0, end, read_ahead, self._access)
+        place = self.below(name)
+        return _core.RemoteBytes(place, options, 0, end, read_ahead, self._access, whole=whole)
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""

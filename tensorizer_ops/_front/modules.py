@@ -206,8 +206,9 @@ def fill(
     names: list[str] = []
     tensors: list[torch.Tensor] = []
     puts: list[Callable[[torch.Tensor], None]] = []  # each puts another tensor in the same place
+    internals = torch.classes.tensorizer._Internals(reader)
     if isinstance(module, torch.nn.Module):
-        for name, owner, leaf, tensor in _slots(module, set(reader.names())):
+        for name, owner, leaf, tensor in _slots(module, set(internals.names_to_fill())):
             names.append(name)
             tensors.append(tensor)
             puts.append(functools.partial(setattr, owner, leaf))
@@ -220,7 +221,7 @@ def fill(
     for name, tensor in zip(names, tensors, strict=True):
         refuse_uninitialized(name, tensor, "filled")
     with held_memory(tensors) as given, torch._C.DisableTorchFunctionSubclass():
-        filled = torch.classes.tensorizer._Internals(reader).fill(
+        filled = internals.fill(
             names, given, where, strict, verify, threads, cast or dtype is not None, dtype
         )
     made: dict[int, torch.Tensor] = {}  # keeps a tensor with several names one object

@@ -264,7 +264,7 @@ class _Hashing:
     """
 
     def __init__(self, folder: Folder, name: str, kept: tuple[str, str] | None) -> None:
-        self._source = folder.open(name, _READ_AHEAD)
+        self._source = folder.open(name, _READ_AHEAD, whole=True)
         known = kept or self._source.digest()
         self.kind = known[0] if known else "SHA-256"
         self.expected = known[1] if known else None

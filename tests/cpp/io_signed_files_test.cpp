@@ -1,6 +1,7 @@
 // Bundles of files: which one is taken, and what it is good for.
 #include <limits>
 
+#include "engine/open/open_file.h"
 #include "io/signed/open.h"
 #include "signed_files.h"
 
@@ -161,54 +162,78 @@ TEST_F(SignedFilesTest, ThePartThatWillBeReadDoesNotLimitTheBundle) {
   EXPECT_EQ(read(*open_source(at("m"), options, cancel_), 70, 10), text_.substr(70, 10));
 }
 
-TEST_F(SignedFilesTest, FilesThatWereSignedInWhole) {
-  const std::string large = text_pattern((5 << 20) + 7);
-  write_file(at("m"), large);
+TEST_F(SignedFilesTest, SmallFilesThatWereSignedInWhole) {
+  const std::string text = text_pattern((5 << 20) + 7);
+  write_file(at("m"), text);
   write_file(at("empty"), "");
-  write_file(at("model.sig"), bundle_of({{"m", large}, {"empty", ""}}, 0));
+  write_file(at("model.sig"), bundle_of({{"m", text}, {"empty", ""}}, 0));
   EXPECT_EQ(load(at("empty")), "");
   const auto source = open(at("m"));
-  EXPECT_TRUE(whole(*source) == large);
-  EXPECT_EQ(read(*source, (4 << 20) - 3, 9), large.substr((4 << 20) - 3, 9));
-  std::vector<std::unique_ptr<Source>> opened;
-  for (int i = 0; i < 4; ++i) opened.push_back(open(at("m")));
-  std::size_t next = 0;
-  for (const std::size_t changed :
-       {std::size_t{0}, std::size_t{(1 << 20) - 1}, std::size_t{4 << 20}, large.size() - 1}) {
-    std::string damaged = large;
+  EXPECT_FALSE(source->checks_at_end());
+  EXPECT_EQ(read(*source, (4 << 20) - 3, 9), text.substr((4 << 20) - 3, 9));
+  EXPECT_TRUE(whole(*source) == text);
+  for (const std::size_t changed : {std::size_t{0}, std::size_t{4 << 20}, text.size() - 1}) {
+    std::string damaged = text;
     damaged[changed] ^= 1;
     write_file(at("m"), damaged);
-    const Error error = error_of([&] { open(at("m")); });
+    const Error error = error_of([&] { read(*open(at("m")), 7, 1); });
     EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
-    EXPECT_TRUE(contains(error.what(), to_hex(sha256(as_bytes(large))))) << error.what();
-    // The file was changed after it was compared.
-    EXPECT_EQ(kind_of([&] { read(*opened.at(next++), changed, 1); }), ErrorKind::HashMismatch);
+    EXPECT_TRUE(contains(error.what(), to_hex(sha256(as_bytes(text))))) << error.what();
   }
-  write_file(at("m"), large.substr(0, large.size() - 1));
-  EXPECT_EQ(kind_of([&] { open(at("m")); }), ErrorKind::HashMismatch);
-  write_file(at("m"), large + '\0');
+  write_file(at("m"), text.substr(0, text.size() - 1));
+  EXPECT_EQ(kind_of([&] { load(at("m")); }), ErrorKind::HashMismatch);
+  write_file(at("m"), text + '\0');
+  EXPECT_EQ(kind_of([&] { load(at("m")); }), ErrorKind::HashMismatch);
+  write_file(at("m"), "");
   EXPECT_EQ(kind_of([&] { open(at("m")); }), ErrorKind::HashMismatch);
   write_file(at("empty"), "x");
-  EXPECT_EQ(kind_of([&] { open(at("empty")); }), ErrorKind::HashMismatch);
+  EXPECT_EQ(kind_of([&] { load(at("empty")); }), ErrorKind::HashMismatch);
 }
 
-// Files of shards that are too large to keep are compared in whole, too.
+// Files whose shards are too large to keep are hashed while they are read, or before.
 TEST_F(SignedFilesTest, ShardsOfAnySize) {
-  const std::string text = text_pattern((3 << 20) + 5);
+  const std::string small = text_pattern(100);
+  const std::string text = text_pattern((17 << 20) + 5);
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  for (const std::uint64_t shard : {std::uint64_t{100} << 20, kMost / 2 + 1, kMost}) {
-    write_file(at("model.sig"), bundle_of({{"m", text}}, shard));
+  for (const std::uint64_t shard :
+       {std::uint64_t{0}, std::uint64_t{100} << 20, kMost / 2 + 1, kMost}) {
+    write_file(at("model.sig"), bundle_of({{"m", text}, {"small", small}}, shard));
     write_file(at("m"), text);
-    EXPECT_TRUE(load(at("m")) == text) << shard;
+    write_file(at("small"), small);
+    EXPECT_FALSE(open(at("small"))->checks_at_end());
+    EXPECT_EQ(load(at("small")), small);
+    const auto source = open(at("m"));
+    EXPECT_TRUE(source->checks_at_end());
+    EXPECT_TRUE(whole(*source) == text) << shard;
+    source->confirm(cancel_);
+    EXPECT_FALSE(source->checks_at_end());
+    const OptionList first{{"hash_first", "true"}};
+    EXPECT_FALSE(open(at("m"), first)->checks_at_end());
+    EXPECT_EQ(read(*open(at("m"), first), 16 << 20, 9), text.substr(16 << 20, 9));
     for (const std::size_t changed : {std::size_t{0}, std::size_t{1 << 20}, text.size() - 1}) {
       std::string damaged = text;
       damaged[changed] ^= 1;
       write_file(at("m"), damaged);
-      EXPECT_EQ(kind_of([&] { read(*open(at("m")), changed, 1); }), ErrorKind::HashMismatch);
+      EXPECT_EQ(kind_of([&] { open(at("m"), first); }), ErrorKind::HashMismatch);
+      EXPECT_EQ(kind_of([&] { open(at("m"))->confirm(cancel_); }), ErrorKind::HashMismatch);
     }
     write_file(at("m"), text + "more");
-    EXPECT_EQ(kind_of([&] { open(at("m")); }), ErrorKind::HashMismatch);
+    EXPECT_EQ(kind_of([&] { open(at("m"))->confirm(cancel_); }), ErrorKind::HashMismatch);
   }
+}
+
+// A part of a file that cannot be checked by itself.
+TEST_F(SignedFilesTest, PartsAreRefusedBeforeTheyAreParsed) {
+  const std::string text = text_pattern(17 << 20);
+  write_file(at("m"), text);
+  write_file(at("m.sig"), bundle_of({{"m", text}}, 0));
+  const auto parse = [&](Wants wants) {
+    OpenFile(open(at("m")), {.source = {.given = {{"trust", "named:tests"}}}}, cancel_, wants);
+  };
+  const Error refused = error_of([&] { parse(Wants::Parts); });
+  EXPECT_EQ(refused.kind(), ErrorKind::InvalidArgument);
+  EXPECT_TRUE(contains(refused.what(), "it was signed in whole")) << refused.what();
+  EXPECT_EQ(kind_of([&] { parse(Wants::All); }), ErrorKind::InvalidFormat);
 }
 
 TEST_F(SignedFilesTest, BundlesMayBeLarge) {

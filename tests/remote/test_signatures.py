@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -436,6 +436,140 @@ def test_parts_from_a_server_are_a_few_shards(tmp_path: Path, web: Web, signer: 
     loaded = tensorizer_ops.load(uri, names=small, options=signer.options)
     assert_same(loaded, {name: tensors[name] for name in small})
     assert web.served() - bundle <= 3 << 20
+
+
+@pytest.fixture
+def large(web: Web, signer: Signer) -> Iterator[tuple[Path, dict[str, torch.Tensor]]]:
+    """A model on a web server that is too large to be one shard, signed in whole."""
+    folder = web.root / "whole"
+    folder.mkdir()
+    tensors = {f"t{i}": torch.randn(8 << 18) for i in range(3)}
+    tensors |= {f"small{i}": torch.randn(1000) for i in range(40)}
+    tensors["last"] = torch.randn(5, 7)
+    file = folder / "m.tensors"
+    tensorizer_ops.save(file, tensors)
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+    tensorizer_ops.sign(file, key=signer.private, method="files")
+    yield file, tensors
+    shutil.rmtree(folder)
+
+
+Large = tuple[Path, dict[str, torch.Tensor]]
+
+
+def filled(uri: Path | str, tensors: dict[str, torch.Tensor], **how: Any) -> dict[str, Any]:
+    outputs = {name: torch.zeros_like(value) for name, value in tensors.items()}
+    tensorizer_ops.load_into(outputs, uri, **how)
+    return outputs
+
+
+def test_files_that_were_signed_in_whole_are_read_once(
+    large: Large, web: Web, signer: Signer, tmp_path: Path
+) -> None:
+    file, tensors = large
+    uri, options = web.url("whole/m.tensors"), signer.options
+    bundle = file.with_name("m.tensors.sig").stat().st_size
+
+    def served_once() -> bool:
+        return 1 <= (web.served() - bundle) / file.stat().st_size <= 1.02
+
+    web.served()
+    for verify in ("none", "all"):
+        assert_same(tensorizer_ops.load(uri, options=options, verify=verify), tensors)
+        assert served_once()
+    assert_same(filled(uri, tensors, options=options), tensors)
+    assert served_once()
+    tensorizer_ops.verify(uri, options=options)
+    assert served_once()
+    assert tensorizer_ops.digest(uri, options=options) == tensorizer_ops.digest(file)
+    assert served_once()
+    copy = tmp_path / "copy.tensors"
+    tensorizer_ops.convert(uri, copy, source_options=options)
+    assert served_once()
+    assert_same(tensorizer_ops.load(copy), tensors)
+    trust.verify(uri, policy=options["trust"])
+    assert served_once()
+    reader = torch.classes.tensorizer.Reader(uri, options)
+    assert_same(reader.load(None, torch.device("cpu"), None, "none", False, 0), tensors)
+    assert reader.names() == [*tensors]  # what was checked is known
+    last = reader.load(["last"], torch.device("cpu"), None, "none", False, 0)["last"]
+    assert torch.equal(last, tensors["last"])
+    assert_same(tensorizer_ops.load(file, options=options), tensors)
+
+
+def test_parts_of_files_that_were_signed_in_whole(
+    large: Large, web: Web, signer: Signer, tmp_path: Path
+) -> None:
+    file, tensors = large
+    uri = web.url("whole/m.tensors")
+    first = signer.options | {"hash_first": "true"}
+    out = torch.empty(5, 7)
+    model = torch.nn.Module()
+    model.last = torch.nn.Parameter(torch.zeros(5, 7))
+
+    def read(place: Path | str, options: dict[str, str]) -> Any:
+        with tensorizer_ops.Reader(place, options=options) as reader:
+            return reader["last"]
+
+    parts: list[Callable[[Path | str, dict[str, str]], Any]] = [
+        read,
+        lambda place, options: tensorizer_ops.load(place, names=["last"], options=options)["last"],
+        lambda place, options: tensorizer_ops.load(
+            place, slices={"t0": slice(0, 5)}, options=options
+        ),
+        lambda place, options: tensorizer_ops.load_into(
+            {"last": out}, place, strict=False, options=options
+        ),
+        lambda place, options: tensorizer_ops.load_into(
+            model, place, strict=False, options=options
+        ),
+        lambda place, options: tensorizer_ops.info(place, options=options),
+        lambda place, options: torch.ops.tensorizer.names(str(place), options=options),
+        lambda place, options: tensorizer_ops.update(
+            place, tmp_path / "updated.tensors", source_options=options
+        ),
+        lambda place, options: tensorizer_ops.convert(
+            place, tmp_path / "part.tensors", names=["last"], source_options=options
+        ),
+    ]
+    for place in (file, uri):
+        for part in parts:
+            with pytest.raises(ValueError, match=r"it was signed in whole.*hash_first=\"true\""):
+                part(place, signer.options)
+            part(place, first)
+    assert torch.equal(out, tensors["last"])
+    assert torch.equal(model.last, tensors["last"])
+    assert torch.equal(read(uri, first), tensors["last"])
+    with pytest.raises(ValueError, match="'hash_first' are for loads with the option 'trust'"):
+        tensorizer_ops.load(file, options={"hash_first": "true"})
+
+
+@pytest.mark.parametrize("at", [3 << 20, -1])
+def test_changed_files_that_were_signed_in_whole(
+    large: Large, web: Web, signer: Signer, tmp_path: Path, at: int
+) -> None:
+    """Nothing is returned, and no file is written."""
+    file, tensors = large
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+    target = tmp_path / "target"
+    uri, options = web.url("whole/m.tensors"), signer.options
+    takes: list[Callable[[], Any]] = [
+        lambda: tensorizer_ops.load(uri, options=options),
+        lambda: tensorizer_ops.load(file, options=options),
+        lambda: tensorizer_ops.convert(uri, target / "c.tensors", source_options=options),
+        lambda: tensorizer_ops.convert(uri, target / "c.safetensors", source_options=options),
+        lambda: tensorizer_ops.digest(file, options=options),
+        lambda: trust.verify(uri, policy=options["trust"]),
+    ]
+    for take in takes:
+        with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
+            take()
+    assert not target.exists() or not [*target.iterdir()]
+    outputs = {name: torch.zeros_like(value) for name, value in tensors.items()}
+    with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
+        tensorizer_ops.load_into(outputs, uri, options=options)
 
 
 def test_a_store(signer: Signer, tensors: dict[str, torch.Tensor], s3: S3) -> None:

@@ -123,7 +123,8 @@ LoadPlan plan_load(const LoadJob& job) {
       plan.move.hashes.set(info.hash, info.join != nullptr ? job.verifies() : job.digests());
     }
   }
-  const bool lanes = job.hashes_in_order() && !sequential;
+  const bool in_order = sequential || job.source.checks_at_end();
+  const bool lanes = job.hashes_in_order() && !in_order;
   plan.move.lanes = lanes ? sha256_lanes() : 1;
   plan.move.open_access = settings.open_access;
 

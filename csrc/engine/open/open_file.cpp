@@ -44,7 +44,9 @@ std::string first_of(std::span<const std::string_view> names) {
 }
 
 // Throws if the options ask for signed bytes, and the source gives others.
-std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOptions& options) {
+std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOptions& options,
+                                   Wants wants) {
+  check_wants(*source, wants);
   const SignedOptions wanted = options_from(options.source.given, &signed_options);
   if (wanted.trust.empty() || source->is_signed()) return source;
   throw Error(ErrorKind::InvalidArgument,
@@ -55,8 +57,18 @@ std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOpt
 
 }  // namespace
 
-OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, Cancel& cancel)
-    : source_(as_trusted(std::move(source), options)),
+void check_wants(const Source& source, Wants wants) {
+  if (wants == Wants::All || !source.checks_at_end()) return;
+  throw Error(ErrorKind::InvalidArgument,
+              source.label() +
+                  ": it was signed in whole, so that a part of it cannot be checked: load all "
+                  "tensors at once, or with the option hash_first=\"true\", which reads all of it "
+                  "first; or sign it in shards, as 'tensorizer-ops sign' does");
+}
+
+OpenFile::OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, Cancel& cancel,
+                   Wants wants)
+    : source_(as_trusted(std::move(source), options, wants)),
       options_(options),
       keys_(options_.key.empty()
                 ? nullptr
@@ -139,10 +151,7 @@ std::shared_ptr<Source> OpenFile::source_to_load(std::span<const LoadItem> items
   return source_for(items, at_once, cancel);
 }
 
-std::shared_ptr<WholeFilesSource> OpenFile::source_of_whole(std::span<const LoadItem> items,
-                                                            Verify verify) const {
-  const bool has_own = !catalogue_->data_digests().empty() || !catalogue_->chunk_digests().empty();
-  if (whole_files_.empty() || verify != Verify::All || options_.digest || has_own) return nullptr;
+bool OpenFile::takes_all(std::span<const LoadItem> items) const {
   std::uint64_t left = 0;
   for (const Entry& entry : catalogue_->entries()) left += entry.data_size;
   std::vector<bool> loaded(catalogue_->entries().size());
@@ -153,7 +162,14 @@ std::shared_ptr<WholeFilesSource> OpenFile::source_of_whole(std::span<const Load
     loaded[item.entry] = true;
     left -= entry.data_size;
   }
-  if (left == 0) return std::make_shared<WholeFilesSource>(source_, whole_files_);
+  return left == 0;
+}
+
+std::shared_ptr<WholeFilesSource> OpenFile::source_of_whole(std::span<const LoadItem> items,
+                                                            Verify verify) const {
+  const bool has_own = !catalogue_->data_digests().empty() || !catalogue_->chunk_digests().empty();
+  if (whole_files_.empty() || verify != Verify::All || options_.digest || has_own) return nullptr;
+  if (takes_all(items)) return std::make_shared<WholeFilesSource>(source_, whole_files_);
   throw Error(ErrorKind::InvalidArgument,
               source_->label() + ": a part of it cannot be verified: it keeps no hashes, and the " +
                   whole_files_.front().digest.name() +

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,9 +24,17 @@ namespace tensorizer {
 class PrefetchCache;
 class ReadAhead;
 
+// What is wanted of a file that was signed in whole: all of it at once, and nothing is given out
+// before source().confirm() has returned; or anything else.
+enum class Wants : std::uint8_t { All, Parts };
+
+// Throws InvalidArgument for parts of a source that checks_at_end().
+void check_wants(const Source& source, Wants wants);
+
 class OpenFile {
  public:
-  OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, Cancel& cancel);
+  OpenFile(std::shared_ptr<Source> source, const LoadOptions& options, Cancel& cancel,
+           Wants wants = Wants::Parts);
   ~OpenFile();
 
   Source& source() noexcept { return *source_; }
@@ -37,6 +46,8 @@ class OpenFile {
   // Like source_for(), for a load, which also uses bytes that prefetch() has fetched.
   std::shared_ptr<Source> source_to_load(std::span<const LoadItem> items, bool at_once,
                                          Cancel& cancel);
+  // Returns whether the items are all data, and none is used before the end of the load.
+  bool takes_all(std::span<const LoadItem> items) const;
   // Returns the source for a load that verifies by digests that a server keeps of whole files,
   // because the files themselves have none; null if there are no such digests, or a load verifies
   // otherwise. Throws InvalidArgument unless the items are all data.

@@ -163,6 +163,7 @@ class Opener {
       std::unique_ptr<Source> file = open_file(tries == kMostTries);
       if (!file) continue;
       if (!is_index(*file)) return file;
+      if (file->checks_at_end()) file->confirm(cancel_);
       ShardIndex index = read_shard_index(*file, cancel_);
       std::optional<Error> lost;
       std::vector<std::unique_ptr<Source>> shards = open_shards(*file, index, lost);

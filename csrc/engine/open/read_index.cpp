@@ -32,7 +32,8 @@ void resolve_dtypes(Source& source, Index& index, const FileLocation& location, 
 
 // Checks that the file ends behind its last tensor, where the length of another tensor's header
 // would be. `behind` holds the bytes behind the index that have been read already; other bytes are
-// read only from a local file. A file may end without a terminator, as in Redis.
+// read only from a local file, unless its digest is compared. A file may end without a terminator,
+// as in Redis.
 void check_terminator(Source& source, const Index& index, ConstBytes behind,
                       const FileLocation& location, Cancel& cancel) {
   std::array<std::byte, sizeof(kTerminator)> read{};
@@ -41,7 +42,8 @@ void check_terminator(Source& source, const Index& index, ConstBytes behind,
       index.end() - location.start - kFileHeaderSize - index.header().index_size;
   if (at + read.size() <= behind.size()) {
     found = behind.subspan(at, read.size());
-  } else if (!source.identity() || source.read_up_to(index.end(), read, cancel) < read.size()) {
+  } else if (!source.identity() || source.checks_at_end() ||
+             source.read_up_to(index.end(), read, cancel) < read.size()) {
     return;
   }
   if (all_zero(found)) return;

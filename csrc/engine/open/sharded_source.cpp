@@ -157,6 +157,11 @@ bool ShardedSource::is_signed() const {
   return std::ranges::all_of(shards_, [](const Shard& shard) { return shard.source->is_signed(); });
 }
 
+bool ShardedSource::checks_at_end() const {
+  return std::ranges::any_of(shards_,
+                             [](const Shard& shard) { return shard.source->checks_at_end(); });
+}
+
 std::string ShardedSource::redacted(std::string_view text) const {
   std::string redacted(text);
   for (const Shard& shard : shards_) redacted = shard.source->redacted(redacted);

@@ -206,9 +206,10 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   cancel.check();
   const SignedOptions trusted = options_from(options.given, &signed_options);
   if (trusted.trust.empty()) {
-    if (!trusted.signature.empty() || trusted.subject) {
+    if (!trusted.signature.empty() || trusted.subject || trusted.hash_first) {
       throw Error(ErrorKind::InvalidArgument,
-                  "options 'signature' and 'subject' are for loads with the option 'trust'");
+                  "options 'signature', 'subject' and 'hash_first' are for loads with the option "
+                  "'trust'");
     }
     return open_unsigned(uri, options, cancel);
   }

@@ -1,14 +1,16 @@
 #include "io/signed/open.h"
 
 #include <algorithm>
-#include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/gate.h"
 #include "codec/hmac.h"
 #include "io/missing.h"
 #include "io/secret.h"
+#include "io/signed/one_pass_source.h"
 #include "io/signed/policy_name.h"
 #include "io/signed/signed_source.h"
 #include "io/uri.h"
@@ -20,10 +22,11 @@ namespace {
 
 constexpr std::string_view kBundleSuffix = ".sig";
 constexpr const char* kModelBundle = "model.sig";
-// A file that was signed in larger parts, or in whole, is read once before anything of it is given
-// out, for digests of small ones: parts that a read takes a little of must fit into memory.
+// A shard that a read takes a little of is read in whole, and must fit into memory. Larger ones are
+// hashed in one pass over the file.
 constexpr std::uint64_t kLargestShard = 64 << 20;
-constexpr std::uint64_t kOwnShard = 1 << 20;
+// A file of up to this size may be one shard, which stays in memory: a model may have many files.
+constexpr std::uint64_t kLargestFile = 16 << 20;
 
 std::string last_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
@@ -32,7 +35,7 @@ class JobBundle {
  public:
   const Manifest& manifest(const std::string& uri, const SignedOptions& options,
                            const Neighbours& neighbours, Cancel& cancel) {
-    const std::lock_guard lock(mutex_);
+    const Gate::Entry one_reads(gate_, std::this_thread::get_id(), cancel);
     if (!manifest_) read(uri, options, neighbours, cancel);
     return *manifest_;
   }
@@ -95,45 +98,17 @@ class JobBundle {
                     " beside it, and no option 'signature' names a bundle elsewhere");
   }
 
-  std::mutex mutex_;
+  Gate gate_{"the bundle is being read on this thread"};
   std::string path_;
   std::string label_;
   std::unique_ptr<const Manifest> manifest_;
 };
 
-// Returns the digests of small parts of a file that was signed in large ones, or in whole, after
-// comparing those.
-SignedShards read_whole(Source& file, std::uint64_t size, const Manifest& manifest,
-                        const ManifestFile& listed, Cancel& cancel) {
-  const ConstBytes wanted = manifest.digests_of(listed);
-  const std::uint64_t region = manifest.in_shards() ? manifest.shard_size : size;
-  const auto digests = std::make_shared<std::vector<Sha256Digest>>();
-  std::vector<std::byte> bytes(std::min(kOwnShard, size));
-  Sha256 large;
-  std::size_t compared = 0;
-  const auto compare = [&](std::uint64_t end) {
-    const Sha256Digest found = std::exchange(large, Sha256()).finish();
-    const ConstBytes expected = wanted.subspan(kSha256Size * compared++, kSha256Size);
-    if (std::ranges::equal(found, expected)) return;
-    const std::uint64_t begin = end == 0 ? 0 : (end - 1) / region * region;
-    throw_other_bytes(file, begin, end, found, expected, manifest.signer);
-  };
-  for (std::uint64_t at = 0; at < size;) {
-    const Bytes piece = Bytes(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
-    file.read(at, {&piece, 1}, cancel);
-    Sha256 small;
-    for (Bytes left = piece; !left.empty();) {
-      const Bytes part = left.first(std::min<std::uint64_t>(left.size(), region - at % region));
-      const Sha256Update updates[] = {{&large, part}, {&small, part}};
-      sha256_update(updates);
-      left = left.subspan(part.size());
-      at += part.size();
-      if (at % region == 0 || at == size) compare(at);
-    }
-    digests->push_back(small.finish());
-  }
-  if (size == 0) compare(0);  // which is not listed in shards
-  return {size, kOwnShard, std::as_bytes(std::span(*digests)), digests, manifest.signer};
+// Compares a file without bytes, of which no read compares any.
+void check_empty(const Source& file, const SignedShards& shards) {
+  const Sha256Digest found = Sha256().finish();
+  if (std::ranges::equal(found, shards.digests)) return;
+  throw_other_bytes(file, 0, 0, found, shards.digests, shards.signer);
 }
 
 }  // namespace
@@ -155,7 +130,9 @@ std::vector<Option> signed_options(SignedOptions& options) {
                    return true;
                  }};
   subject.use = OptionUse::Load;
-  return {trust, signature, subject};
+  Option hash_first = bool_option("hash_first", options.hash_first);
+  hash_first.use = OptionUse::Load;
+  return {trust, signature, subject, hash_first};
 }
 
 Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
@@ -188,12 +165,15 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
   if (manifest.in_shards()) check_size(*file, listed.size, manifest.signer);
-  const bool is_small = manifest.in_shards() && manifest.shard_size <= kLargestShard;
-  SignedShards shards = is_small
-                            ? SignedShards{*size, manifest.shard_size, manifest.digests_of(listed),
-                                           bundle, manifest.signer}
-                            : read_whole(*file, *size, manifest, listed, cancel);
-  return std::make_unique<SignedSource>(std::move(file), std::move(shards));
+  const std::uint64_t shard_size = manifest.in_shards() ? manifest.shard_size : *size;
+  SignedShards shards{*size, shard_size, manifest.digests_of(listed), bundle, manifest.signer};
+  if (*size <= kLargestFile || (manifest.in_shards() && shard_size <= kLargestShard)) {
+    if (*size == 0 && !manifest.in_shards()) check_empty(*file, shards);
+    return std::make_unique<SignedSource>(std::move(file), std::move(shards));
+  }
+  auto source = std::make_unique<OnePassSource>(std::move(file), std::move(shards));
+  if (options.hash_first) source->confirm(cancel);
+  return source;
 }
 
 }  // namespace tensorizer

@@ -21,6 +21,8 @@ struct SignedOptions {
   std::string trust;      // the name of a policy; empty if nothing must be signed
   std::string signature;  // the URI of the bundle; empty to look for it beside the file
   std::optional<Sha256Digest> subject{};  // the root digest that the bundle must have
+  // Whether files that were signed in whole, or in large parts, are hashed before they are used.
+  bool hash_first = false;
 };
 
 // Returns options that set the members of `options`. They keep a reference to it.
@@ -46,7 +48,9 @@ Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel);
 // trust. The bundle is that of the option `signature`, else `uri` + ".sig", else "model.sig" beside
 // the file, and is read once for all files with the same `access`. Throws Crypto if there is none,
 // if nobody trusted has signed it, or if it does not list the file; HashMismatch for a file of
-// another size, and InvalidArgument if the source can be read only once.
+// another size, and InvalidArgument if the source can be read only once. A source of a file that
+// was signed in whole, or in large parts, checks_at_end(), unless it is small or `hash_first` is
+// set.
 std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::string& uri,
                                       const SignedOptions& options,
                                       const std::shared_ptr<SharedAccess>& access,

@@ -17,13 +17,6 @@ constexpr std::uint64_t kShared = 16 << 20;
 // The longest gap between wanted bytes that is read along with them.
 constexpr std::uint64_t kMostGap = 2 << 20;
 
-// A shard that is larger than the file is the whole of it. A bundle may name any size, and sums
-// with the largest ones would overflow.
-SignedShards within_file(SignedShards shards) {
-  shards.shard_size = std::min(shards.shard_size, std::max<std::uint64_t>(shards.file_size, 1));
-  return shards;
-}
-
 // Copies bytes into the pieces, one after another.
 void copy_into(std::span<const Bytes> pieces, const std::byte* from) {
   for (const Bytes piece : pieces) {
@@ -33,6 +26,22 @@ void copy_into(std::span<const Bytes> pieces, const std::byte* from) {
 }
 
 }  // namespace
+
+SignedShards within_file(SignedShards shards) {
+  shards.shard_size = std::min(shards.shard_size, std::max<std::uint64_t>(shards.file_size, 1));
+  return shards;
+}
+
+void hash_together(std::span<Sha256> messages, std::span<const std::vector<Bytes>> parts) {
+  std::vector<Sha256Update> updates;
+  for (std::size_t round = 0; round == 0 || !updates.empty(); ++round) {
+    updates.clear();
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (round < parts[i].size()) updates.push_back({&messages[i], parts[i][round]});
+    }
+    sha256_update(updates);
+  }
+}
 
 void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
                  std::span<Sha256Digest> digests) {
@@ -44,14 +53,7 @@ void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
     for (std::size_t i = 0; i < count; ++i) {
       parts[i] = part_of(pieces, (first + i) * shard_size, (first + i + 1) * shard_size);
     }
-    std::vector<Sha256Update> updates;
-    for (std::size_t round = 0; round == 0 || !updates.empty(); ++round) {
-      updates.clear();
-      for (std::size_t i = 0; i < count; ++i) {
-        if (round < parts[i].size()) updates.push_back({&hashes[i], parts[i][round]});
-      }
-      sha256_update(updates);
-    }
+    hash_together(hashes, parts);
     for (std::size_t i = 0; i < count; ++i) digests[first + i] = hashes[i].finish();
   }
 }

@@ -27,6 +27,13 @@ struct SignedShards {
   std::string signer;                 // for messages
 };
 
+// Returns the shards, none larger than the file: sums with the largest sizes that a bundle may name
+// would overflow.
+SignedShards within_file(SignedShards shards);
+
+// Feeds each message its bytes, side by side.
+void hash_together(std::span<Sha256> messages, std::span<const std::vector<Bytes>> parts);
+
 // Sets the digests of shards whose bytes the pieces are, one after another.
 void hash_shards(std::span<const Bytes> pieces, std::uint64_t shard_size,
                  std::span<Sha256Digest> digests);

@@ -74,11 +74,12 @@ void FileReader::check_memory() const {
               "share_memory_(): open it again");
 }
 
-std::shared_ptr<OpenFile> FileReader::file(Cancel* given) {
+std::shared_ptr<OpenFile> FileReader::file(Wants wants, Cancel* given) {
   check_memory();
   const auto opened = [&]() -> std::shared_ptr<OpenFile> {
     const std::lock_guard lock(mutex_);
     if (closed_) throw Error(ErrorKind::InvalidArgument, "the reader is closed");
+    if (file_) check_wants(file_->source(), wants);
     return file_;
   };
   if (auto file = opened()) return file;
@@ -88,17 +89,17 @@ std::shared_ptr<OpenFile> FileReader::file(Cancel* given) {
   const Gate::Entry one_opens(opening_, calling_thread(), job.cancel);
   if (auto file = opened()) return file;
   const LoadOptions options = parse_load_options(option_list_);
-  auto file = std::make_shared<OpenFile>(open(options, job.cancel), options, job.cancel);
+  auto file = std::make_shared<OpenFile>(open(options, job.cancel), options, job.cancel, wants);
   const std::lock_guard lock(mutex_);
   if (closed_) throw Error(ErrorKind::Cancelled, "the reader was closed while it opened its file");
   file_ = file;
   return file;
 }
 
-std::string FileReader::label() { return file()->source().label(); }
+std::string FileReader::label() { return file_for_all()->source().label(); }
 
 std::shared_ptr<const Redactor> FileReader::redactor() {
-  const std::shared_ptr<OpenFile> open = file();
+  const std::shared_ptr<OpenFile> open = file_for_all();
   return {open, &open->source()};
 }
 
@@ -116,11 +117,6 @@ std::vector<std::int64_t> FileReader::shape(const std::string& name) {
 c10::ScalarType FileReader::dtype(const std::string& name) {
   const std::shared_ptr<OpenFile> open = file();
   return scalar_type(open->dtype(open->find(name)));
-}
-
-bool FileReader::are_tied(const std::string& name, const std::string& other) {
-  const std::shared_ptr<OpenFile> open = file();
-  return open->entry_number(open->find(name)) == open->entry_number(open->find(other));
 }
 
 StoredTensor FileReader::stored(const std::string& name) {
@@ -226,13 +222,13 @@ void FileReader::prefetch(const std::optional<std::vector<std::string>>& names) 
 }
 
 void FileReader::prefetch(const std::optional<std::vector<std::string>>& names, Cancel& given) {
-  const std::shared_ptr<OpenFile> open = file(&given);
+  const std::shared_ptr<OpenFile> open = file(Wants::Parts, &given);
   Job job(*this, given);
   open->prefetch(open->select(names), job.progress, job.cancel);
 }
 
 void FileReader::verify(Verify verify, std::int64_t threads) {
-  const std::shared_ptr<OpenFile> open = file();
+  const std::shared_ptr<OpenFile> open = file_for_all();
   Job job(*this);
   const auto begin = Clock::now();
   verify_file(*open, verify, parse_threads(threads), job.progress, job.cancel);
@@ -241,7 +237,7 @@ void FileReader::verify(Verify verify, std::int64_t threads) {
 }
 
 std::string FileReader::digest(std::int64_t threads, std::int64_t version, bool listed) {
-  const std::shared_ptr<OpenFile> open = file();
+  const std::shared_ptr<OpenFile> open = file_for_all();
   Job job(*this);
   const auto begin = Clock::now();
   const DigestRequest request{parse_digest_version(version), listed, parse_threads(threads)};
@@ -255,7 +251,7 @@ void FileReader::rewrite(const std::string& to, HashKinds hashes, const OptionLi
                          std::int64_t threads, TensorChanges changes) {
   RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options),
                          std::move(changes.names)};
-  const std::shared_ptr<OpenFile> open = file();
+  const std::shared_ptr<OpenFile> open = file(request.names ? Wants::Parts : Wants::All);
   Job job(*this);
   request.metadata = open->metadata();
   const std::unique_ptr<Origin> origin =

@@ -49,13 +49,13 @@ class FileReader {
 
   // Returns the URI without secrets, quoted, for messages.
   std::string label();
+  // Returns the file for a load of all of its data, before which nothing of it is given out.
+  std::shared_ptr<OpenFile> file_for_all() { return file(Wants::All); }
   // Returns the source, which knows what not to quote in messages (RedactedQuotes).
   std::shared_ptr<const Redactor> redactor();
   std::vector<std::string> names();
   std::vector<std::int64_t> shape(const std::string& name);
   c10::ScalarType dtype(const std::string& name);
-  // Returns whether the file stores the data of both names once.
-  bool are_tied(const std::string& name, const std::string& other);
   StoredTensor stored(const std::string& name);
   std::vector<ListedTensor> list();
   FormatInfo format();
@@ -133,7 +133,7 @@ class FileReader {
   class Job;
 
   // `given` may end the call, if this one opens the file.
-  std::shared_ptr<OpenFile> file(Cancel* given = nullptr);
+  std::shared_ptr<OpenFile> file(Wants wants = Wants::Parts, Cancel* given = nullptr);
   std::shared_ptr<Source> open(const LoadOptions& options, Cancel& cancel);
   // Throws Error(InvalidArgument) if the file in memory is no longer where it was.
   void check_memory() const;

@@ -65,6 +65,7 @@ void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64
 
 void FileReader::run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads,
                      Job& job, DataDigests* data_digests) {
+  check_wants(file.source(), file.takes_all(targets.items) ? Wants::All : Wants::Parts);
   const std::shared_ptr<WholeFilesSource> whole = file.source_of_whole(targets.items, verify);
   LoadSettings settings;
   settings.verify = whole ? Verify::None : verify;
@@ -115,7 +116,7 @@ std::vector<at::Tensor> FileReader::load(const std::optional<std::vector<std::st
                                          const LoadRequest& request,
                                          const std::optional<std::vector<std::string>>& traced,
                                          Ties ties) {
-  const std::shared_ptr<OpenFile> open = file();
+  const std::shared_ptr<OpenFile> open = file_for_all();
   const std::vector<std::uint32_t> selected = open->select(names);
   if (traced) check_traced(*open, selected, request.dtype, *traced);
   return load(*open, selected, request, ties, /*headers=*/false);
@@ -176,7 +177,7 @@ void FileReader::load_into(const std::vector<std::string>& names,
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
                                                 std::to_string(outputs.size()) + " outputs");
   }
-  const std::shared_ptr<OpenFile> open = file();
+  const std::shared_ptr<OpenFile> open = file_for_all();
   const std::vector<std::uint32_t> selected = open->select(names);
   const HeldMemory held(outputs);
   Job job(*this);

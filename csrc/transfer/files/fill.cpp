@@ -78,8 +78,9 @@ void refuse_not_plain(const std::vector<std::string>& names,
 
 Matches match_tensors(FileReader& reader, const std::vector<std::string>& names,
                       const std::vector<at::Tensor>& tensors, const FillRequest& request) {
+  const std::shared_ptr<OpenFile> file = reader.file_for_all();
   std::unordered_map<std::string, bool> used;  // the file's names
-  for (std::string& name : reader.names()) used.emplace(std::move(name), false);
+  for (const std::string_view name : file->names()) used.emplace(name, false);
   const std::vector<std::size_t> ties = find_ties(tensors);
   std::map<std::size_t, ModuleTensor> by_first;
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -89,7 +90,10 @@ Matches match_tensors(FileReader& reader, const std::vector<std::string>& names,
     const auto in_file = used.find(names[i]);
     if (in_file == used.end()) continue;
     in_file->second = true;
-    const auto is_tied = [&](const std::string& other) { return reader.are_tied(other, names[i]); };
+    const auto entry = [&](const std::string& name) {
+      return file->entry_number(file->find(name));
+    };
+    const auto is_tied = [&](const std::string& other) { return entry(other) == entry(names[i]); };
     if (std::none_of(tensor.in_file.begin(), tensor.in_file.end(), is_tied)) {
       tensor.in_file.push_back(names[i]);
     }
@@ -105,8 +109,10 @@ Matches match_tensors(FileReader& reader, const std::vector<std::string>& names,
     }
     const c10::ScalarType here = tensor.memory.scalar_type();
     for (const std::string& name : tensor.in_file) {
-      const c10::ScalarType type = reader.dtype(name);
-      const std::vector<std::int64_t> shape = reader.shape(name);
+      const std::uint32_t number = file->find(name);
+      const c10::ScalarType type = scalar_type(file->dtype(number));
+      const auto stored = file->entry(number).shape;
+      const std::vector<std::int64_t> shape(stored.begin(), stored.end());
       castable = castable || (type != here && fits(type, here, true));
       if (!fits(type, here, request.cast) || tensor.memory.sizes() != at::IntArrayRef(shape)) {
         different.add(quote(name) + " (" + describe_shape(type, shape) + " in the file, " +
@@ -115,7 +121,8 @@ Matches match_tensors(FileReader& reader, const std::vector<std::string>& names,
     }
     found.tensors.push_back(std::move(tensor));
   }
-  for (std::string& name : reader.names()) {
+  for (const std::string_view given : file->names()) {
+    std::string name(given);
     if (!used[name]) found.keys.unexpected_keys.push_back(std::move(name));
   }
   const std::string complaints = describe_names(found, request.names, used.empty()) +

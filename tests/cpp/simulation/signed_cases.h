@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "codec/sha256.h"
+#include "io/signed/one_pass_source.h"
 #include "model_files.h"
 #include "redis_cases.h"
 #include "tensorizer_ops/trust.h"
@@ -231,6 +232,54 @@ inline void load_signed_from_web(Try& run, Web::Kind kind) {
   require(are_of(found, now) || (has_older && are_of(found, before)) ||
               (is_replaced && are_of(found, fresh)),
           "other bytes than those of one signed model");
+}
+
+// Reads parts of a file while its digest is computed, and compares that in the end.
+inline void load_in_one_pass(Try& run, Web::Kind kind) {
+  SimulatedWorld& world = run.world;
+  SourceOptions options;
+  const std::string uri = uri_on(kind, options.given);
+  options.given.insert(options.given.end(), run.options.begin(), run.options.end());
+  const std::string now = run.some_bytes(3000);
+  const std::uint64_t shard = 1 + world.below(3000);
+  const SignedModel model{{{"file", now}}};
+  Files files;
+  Web web(world, files, kind);
+  if (kind == Web::Kind::Plain && world.one_in(3)) web.hide_versions();
+  world.serve(web);
+  const auto put = [&](const std::string& bytes) {
+    files.put(bytes, to_hex(md5_of(as_bytes(bytes))));
+  };
+  put(now);
+  const bool is_replaced = world.one_in(3), is_damaged = world.one_in(2);
+  if (is_replaced) world.sometime(20, [&] { put(changed_files(run, model.files)["file"]); });
+  if (world.one_in(2)) options.end = 1 + world.below(100);
+  world.set_drip(10000);
+  std::map<std::string, SignedParts> found;
+  const auto read = [&](Source& source) {
+    if (is_damaged && world.one_in(4)) {
+      // A server does not notice.
+      Files::Version version = files.versions.back();
+      version.bytes[world.below(version.bytes.size())] ^= 1;
+      files.versions.push_back(std::move(version));
+    }
+    found["file"].read(run, source);
+  };
+  const bool loaded = run.succeeds([&] {
+    std::vector<Sha256Digest> digests;
+    for (std::uint64_t at = 0; at < now.size(); at += shard) {
+      digests.push_back(sha256(as_bytes(std::string_view(now).substr(at, shard))));
+    }
+    OnePassSource source(open_source(uri, options, run.cancel),
+                         {now.size(), shard, std::as_bytes(std::span(digests)), nullptr, "a key"});
+    for (std::uint64_t reads = world.below(8); reads > 0; --reads) read(source);
+    source.confirm(run.cancel);
+    for (std::uint64_t reads = world.below(4); reads > 0; --reads) read(source);
+    found["file"].size = now.size();
+  });
+  if (loaded) return require(are_of(found, model), "other bytes than those that were signed");
+  require(is_replaced || is_damaged || !world.had_only(3, kHarmless),
+          "a load of a signed file fails because of a few faults");
 }
 
 // Loads a file whose bundle lies on this machine.

@@ -1,0 +1,275 @@
+#include "io/signed/one_pass_source.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tensorizer {
+
+namespace {
+
+// No block is larger, so that a small part can be read again.
+constexpr std::uint64_t kBlock = 1 << 20;
+// A block that is smaller grows by the next bytes, so that their number stays in proportion.
+constexpr std::uint64_t kSmallBlock = 64 << 10;
+// What one thread reads at a time of bytes that nobody wants.
+constexpr std::uint64_t kMostFetched = 8 << 20;
+// The longest gap before wanted bytes that is read along with them.
+constexpr std::uint64_t kReadAlong = 64 << 10;
+
+}  // namespace
+
+OnePassSource::OnePassSource(std::shared_ptr<Source> file, SignedShards shards)
+    : KeepingSource(std::move(file)), shards_(within_file(std::move(shards))) {
+  check_size(*file_, shards_.file_size, shards_.signer);
+}
+
+bool OnePassSource::checks_at_end() const {
+  const std::lock_guard lock(mutex_);
+  return frontier_ < shards_.file_size || refused_;
+}
+
+ReadHints OnePassSource::hints(std::uint64_t offset, std::uint64_t length) {
+  ReadHints hints = file_->hints(offset, length);
+  if (checks_at_end()) {
+    hints.read_cost = std::max(hints.read_cost, kReadAlong);  // gaps have to be read anyway
+  } else {
+    hints.unit = kBlock;
+  }
+  return hints;
+}
+
+void OnePassSource::confirm(Cancel& cancel) {
+  {
+    Lock lock(mutex_);
+    throw_if_refused();
+    while (frontier_ < shards_.file_size) {
+      if (is_hashing_ || is_coming()) {
+        cancel.wait(changed_, lock);
+      } else {
+        fetch_next(lock, cancel);
+      }
+      throw_if_refused();
+    }
+  }
+  file_->confirm(cancel);
+}
+
+std::size_t OnePassSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) {
+  const std::uint64_t there = shards_.file_size - std::min(offset, shards_.file_size);
+  const Bytes piece = out.first(std::min<std::uint64_t>(out.size(), there));
+  read_distinct(offset, {&piece, 1}, cancel);
+  return piece.size();
+}
+
+void OnePassSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pieces,
+                                  Cancel& cancel) {
+  const std::uint64_t wanted = total_size(pieces);
+  const std::uint64_t there = shards_.file_size - std::min(offset, shards_.file_size);
+  if (wanted > there) throw_source_ended(label(), shards_.file_size, wanted - there);
+  if (wanted == 0) return;
+  const std::uint64_t end = offset + wanted;
+  Lock lock(mutex_);
+  throw_if_refused();
+  if (readers_.size() < 2) readers_.insert(std::this_thread::get_id());
+  const std::uint64_t again = std::clamp(frontier_, offset, end);  // the end of what was hashed
+  const std::uint64_t begin = again == end ? end : begin_of_read(again);
+  const auto reading = readings_.insert(readings_.end(), {begin, end});
+  lock.unlock();
+  const auto leave = [&] {
+    lock.lock();
+    readings_.erase(reading);
+    lock.unlock();
+  };
+  try {
+    if (again > offset) read_again(offset, part_of(pieces, 0, again - offset), cancel);
+    if (again < end) {
+      std::vector<std::byte> gap(again - begin);
+      std::vector<Bytes> rest = part_of(pieces, again - offset, wanted);
+      if (!gap.empty()) rest.insert(rest.begin(), Bytes(gap));
+      file_->read(begin, rest, cancel);
+      hash(begin, rest, cancel);
+    }
+  } catch (...) {
+    leave();
+    throw;
+  }
+  leave();
+}
+
+void OnePassSource::throw_if_refused() const {
+  if (refused_) throw Error(*refused_);
+}
+
+bool OnePassSource::is_coming() const {
+  return std::ranges::any_of(
+      readings_, [&](const Span& span) { return span.begin <= frontier_ && frontier_ < span.end; });
+}
+
+std::uint64_t OnePassSource::begin_of_read(std::uint64_t offset) const {
+  std::uint64_t before = frontier_;
+  for (const Span& span : readings_) {
+    if (span.begin < offset) before = std::max(before, std::min(span.end, offset));
+  }
+  return offset - before <= kReadAlong ? before : offset;
+}
+
+std::uint64_t OnePassSource::end_of_gap() const {
+  std::uint64_t end = shards_.file_size;
+  for (const Span& span : readings_) {
+    if (span.begin > frontier_) end = std::min(end, span.begin);
+  }
+  return end;
+}
+
+void OnePassSource::hash(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+  const std::uint64_t end = offset + total_size(pieces);
+  Lock lock(mutex_);
+  await(offset, lock, cancel);
+  if (frontier_ > offset) {
+    // Another read has brought the same bytes.
+    const std::uint64_t again = std::min(frontier_, end);
+    lock.unlock();
+    read_again(offset, part_of(pieces, 0, again - offset), cancel);
+    if (again < end) hash(again, part_of(pieces, again - offset, end - offset), cancel);
+    return;
+  }
+  advance(pieces, lock);
+}
+
+// Returns when the frontier is at the offset or behind it, and no other thread moves it.
+void OnePassSource::await(std::uint64_t offset, Lock& lock, Cancel& cancel) {
+  throw_if_refused();
+  while (is_hashing_ || frontier_ < offset) {
+    const auto is_left = [&] { return frontier_ < offset && !is_hashing_ && !is_coming(); };
+    // Another thread may be about to read what is more than a gap between two tensors. It is
+    // fetched here if none does for a while.
+    const bool is_gap = readers_.size() < 2 || end_of_gap() - frontier_ <= kReadAlong;
+    const std::uint64_t before = frontier_;
+    if (!is_left() || !is_gap) cancel.wait(changed_, lock);
+    throw_if_refused();
+    if (is_left() && frontier_ == before) fetch_next(lock, cancel);
+  }
+}
+
+template <typename Work>
+void OnePassSource::in_turn(Lock& lock, const Work& work) {
+  is_hashing_ = true;
+  lock.unlock();
+  std::optional<Error> wrong;
+  try {
+    try {
+      work();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::HashMismatch) throw;
+      wrong = error;
+    }
+  } catch (...) {
+    lock.lock();
+    is_hashing_ = false;
+    changed_.notify_all();
+    throw;
+  }
+  lock.lock();
+  is_hashing_ = false;
+  if (wrong) refused_ = std::move(wrong);
+  changed_.notify_all();
+  throw_if_refused();
+}
+
+void OnePassSource::fetch_next(Lock& lock, Cancel& cancel) {
+  const std::uint64_t most = end_of_gap() - frontier_;
+  in_turn(lock, [&] {
+    const std::uint64_t size = file_->hints(frontier_, most).read_size;
+    std::vector<std::byte> bytes(std::min({most, kMostFetched, std::max(size, kBlock)}));
+    const Bytes piece(bytes);
+    file_->read(frontier_, {&piece, 1}, cancel);
+    hash_next({&piece, 1});
+  });
+}
+
+void OnePassSource::advance(std::span<const Bytes> pieces, Lock& lock) {
+  in_turn(lock, [&] { hash_next(pieces); });
+}
+
+// Called in turn, so that nobody else changes what it reads without the mutex.
+void OnePassSource::hash_next(std::span<const Bytes> pieces) {
+  const std::uint64_t size = shards_.shard_size;
+  std::uint64_t at = frontier_;
+  Sha256 state = state_;
+  std::vector<Block> fresh;
+  bool grows = !blocks_.empty() && at - blocks_.back().begin < kSmallBlock && at % kBlock != 0 &&
+               at % size != 0;
+  if (grows) fresh.push_back(blocks_.back());
+  const bool replaces_last = grows;
+  for (Bytes piece : pieces) {
+    while (!piece.empty()) {
+      const std::uint64_t most = std::min(kBlock - at % kBlock, size - at % size);
+      const Bytes part = piece.first(std::min<std::uint64_t>(piece.size(), most));
+      piece = piece.subspan(part.size());
+      if (!grows) fresh.push_back({at, at, state, {}});
+      Block& block = fresh.back();
+      state.update(part);
+      block.end = at += part.size();
+      grows = false;
+      if (at % size == 0 || at == shards_.file_size) {
+        block.after = std::exchange(state, Sha256()).finish();
+        compare(at, block.after);
+      } else if (at % kBlock == 0) {
+        block.after = Sha256(state).finish();
+      } else {
+        grows = true;
+      }
+    }
+  }
+  if (grows) fresh.back().after = Sha256(state).finish();
+  const std::lock_guard lock(mutex_);
+  if (replaces_last) blocks_.pop_back();
+  blocks_.insert(blocks_.end(), fresh.begin(), fresh.end());
+  state_ = state;
+  frontier_ = at;
+}
+
+// Compares a shard with what was signed.
+void OnePassSource::compare(std::uint64_t end, const Sha256Digest& found) const {
+  const std::uint64_t number = (end - 1) / shards_.shard_size;
+  const ConstBytes expected = shards_.digests.subspan(number * kSha256Size, kSha256Size);
+  if (std::ranges::equal(found, expected)) return;
+  throw_other_bytes(*file_, number * shards_.shard_size, end, found, expected, shards_.signer);
+}
+
+// Reads bytes that were hashed before, along with the rest of their blocks.
+void OnePassSource::read_again(std::uint64_t offset, std::span<const Bytes> pieces,
+                               Cancel& cancel) {
+  const std::uint64_t end = offset + total_size(pieces);
+  std::vector<Block> blocks;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto first = std::ranges::upper_bound(blocks_, offset, {}, &Block::end);
+    const auto last = std::ranges::lower_bound(blocks_, end, {}, &Block::end);
+    blocks.assign(first, last + 1);
+  }
+  const std::uint64_t begin = blocks.front().begin;
+  std::vector<std::byte> before(offset - begin);
+  std::vector<std::byte> behind(blocks.back().end - end);
+  std::vector<Bytes> all(pieces.begin(), pieces.end());
+  all.insert(all.begin(), Bytes(before));
+  all.emplace_back(behind);
+  file_->read(begin, all, cancel);
+  std::vector<Sha256> states;
+  std::vector<std::vector<Bytes>> parts;
+  for (const Block& block : blocks) {
+    states.push_back(block.before);
+    parts.push_back(part_of(all, block.begin - begin, block.end - begin));
+  }
+  hash_together(states, parts);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (states[i].finish() == blocks[i].after) continue;
+    throw Error(ErrorKind::HashMismatch,
+                label() + ": its bytes from " + std::to_string(blocks[i].begin) + " to " +
+                    std::to_string(blocks[i].end) +
+                    " were others when they were read before: it is damaged, or was changed "
+                    "while it was read");
+  }
+}
+
+}  // namespace tensorizer

@@ -1,0 +1,98 @@
+// Hashes a file that was signed in whole, or in large parts, while it is read.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/cancel.h"
+#include "base/error.h"
+#include "codec/sha256.h"
+#include "io/keeping_source.h"
+#include "io/signed/signed_source.h"
+
+namespace tensorizer {
+
+// Gives bytes before they are known to be signed, and hashes them in the order of the file: all
+// before the *frontier* have been hashed. A read behind it is held up, with its bytes, until the
+// frontier has come there; a read before it must find the bytes that were hashed. What nobody
+// reads, a read that waits for it does, or confirm().
+class OnePassSource final : public KeepingSource {
+ public:
+  // Throws HashMismatch unless the file has the size that was signed.
+  OnePassSource(std::shared_ptr<Source> file, SignedShards shards);
+
+  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
+  bool is_signed() const override { return true; }
+  bool checks_at_end() const override;
+  // Hashes what is left. Throws HashMismatch if the file is not the one that was signed. Every read
+  // throws it from then on.
+  void confirm(Cancel& cancel) override;
+  // What read() gave has been hashed, and must not change.
+  bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }
+  std::optional<FileIdentity> identity() const override { return file_->identity(); }
+  bool reads(const FileIdentity& file) const override { return file_->reads(file); }
+  std::uint64_t block() const override { return file_->block(); }
+  ReadHints hints(std::uint64_t offset, std::uint64_t length) override;
+
+ private:
+  void read_distinct(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
+
+  // Bytes that were hashed: the state of SHA-256 before them shows whether others have taken their
+  // place, as safely as the digest of the file does.
+  struct Block {
+    std::uint64_t begin;
+    std::uint64_t end;
+    Sha256 before;
+    Sha256Digest after;  // the digest from the beginning of the shard to `end`
+  };
+  struct Span {
+    std::uint64_t begin;
+    std::uint64_t end;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  // The mutex must be locked for the next four methods.
+  void throw_if_refused() const;
+  // Returns whether a read is going on that brings the byte at the frontier.
+  bool is_coming() const;
+  // Returns where a read that wants bytes from `offset` on should begin.
+  std::uint64_t begin_of_read(std::uint64_t offset) const;
+  // Returns the end of the bytes at the frontier that no read brings.
+  std::uint64_t end_of_gap() const;
+
+  // These unlock the mutex while they wait, read or hash.
+  void await(std::uint64_t offset, Lock& lock, Cancel& cancel);
+  void fetch_next(Lock& lock, Cancel& cancel);
+  // Hashes bytes that begin at the frontier.
+  void advance(std::span<const Bytes> pieces, Lock& lock);
+  // Calls `work` while no other thread moves the frontier.
+  template <typename Work>
+  void in_turn(Lock& lock, const Work& work);
+
+  void hash(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
+  void hash_next(std::span<const Bytes> pieces);
+  void compare(std::uint64_t end, const Sha256Digest& found) const;
+  void read_again(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
+
+  const SignedShards shards_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::uint64_t frontier_ = 0;
+  bool is_hashing_ = false;    // whoever has set it moves the frontier
+  Sha256 state_;               // from the beginning of the shard to the frontier
+  std::vector<Block> blocks_;  // of all bytes before the frontier
+  std::list<Span> readings_;
+  std::set<std::thread::id> readers_;  // two of them, if there are several
+  std::optional<Error> refused_;
+};
+
+}  // namespace tensorizer
