@@ -212,7 +212,7 @@ def sign(
             left_out.append(inside)
         found = _files_in(folder, left_out)
         for path in found.values():
-            if os.path.islink(path):
+            if os.path.islink(path) and not _is_in_cache_of_hub(folder, path):
                 raise errors.InvalidArgument(
                     f"{path!r} is a symbolic link, and may lead to other files later: put the file "
                     "in its place, or leave it out with ignore="
@@ -285,6 +285,15 @@ def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
             if below not in ignored:
                 found[below] = os.path.join(parent, name)
     return dict(sorted(found.items()))
+
+
+def _is_in_cache_of_hub(folder: str, link: str) -> bool:
+    """Return whether a link in ``models--NAME/snapshots/COMMIT`` leads to a file in ``blobs``."""
+    snapshots, _ = os.path.split(os.path.realpath(folder))
+    blobs = os.path.join(os.path.dirname(snapshots), "blobs")
+    found = os.path.realpath(link)
+    is_here = os.path.basename(snapshots) == "snapshots" and os.path.dirname(found) == blobs
+    return is_here and os.path.isfile(found)
 
 
 def _is_empty(path: str) -> bool:
