@@ -206,6 +206,7 @@ void define_reader_internals(torch::Library& library) {
              return number(reader.chunk_size(parse_verify(verify)));
            }))
       .def("remote_version", method(+[](FileReader& reader) { return reader.remote_version(); }))
+      .def("signed_root", method(+[](FileReader& reader) { return reader.signed_root(); }))
       .def("can_map", method(+[](FileReader& reader) { return reader.can_map(); }))
       .def("matches", method(+[](FileReader& reader, std::int64_t tensor, at::Tensor given) {
              return reader.matches(static_cast<std::uint32_t>(tensor), given);

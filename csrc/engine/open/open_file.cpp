@@ -46,7 +46,7 @@ std::string first_of(std::span<const std::string_view> names) {
 // Throws if the options ask for signed bytes, and the source gives others.
 std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOptions& options) {
   const SignedOptions wanted = options_from(options.source.given, &signed_options);
-  if (wanted.trust.empty() || source->is_signed()) return source;
+  if (wanted.trust.empty() || source->signed_root()) return source;
   throw Error(ErrorKind::InvalidArgument,
               source->label() +
                   ": option 'trust' is for files with a signature, and this is none: "

@@ -133,7 +133,8 @@ SignedShards read_whole(Source& file, std::uint64_t size, const Manifest& manife
     digests->push_back(small.finish());
   }
   if (size == 0) compare(0);  // which is not listed in shards
-  return {size, kOwnShard, std::as_bytes(std::span(*digests)), digests, manifest.signer};
+  return {size,    kOwnShard,       std::as_bytes(std::span(*digests)),
+          digests, manifest.signer, to_hex(manifest.root)};
 }
 
 }  // namespace
@@ -190,8 +191,8 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   if (manifest.in_shards()) check_size(*file, listed.size, manifest.signer);
   const bool is_small = manifest.in_shards() && manifest.shard_size <= kLargestShard;
   SignedShards shards = is_small
-                            ? SignedShards{*size, manifest.shard_size, manifest.digests_of(listed),
-                                           bundle, manifest.signer}
+                            ? SignedShards{*size,  manifest.shard_size, manifest.digests_of(listed),
+                                           bundle, manifest.signer,     to_hex(manifest.root)}
                             : read_whole(*file, *size, manifest, listed, cancel);
   return std::make_unique<SignedSource>(std::move(file), std::move(shards));
 }
