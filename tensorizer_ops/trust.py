@@ -16,14 +16,13 @@ import base64
 import datetime
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import check_names, checked, kind_of
-from tensorizer_ops._base.folder import BUNDLE, Folder
+from tensorizer_ops._base.folder import BUNDLE, SIGNATURE, Folder, key_name, write_signature
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, as_pairs, as_text
 from tensorizer_ops._base.progress import Progress, reported
@@ -125,7 +124,8 @@ def verify(
     place = _place_of(model, options)
     plain = as_pairs(for_loads(options))
     bundle = place.bundle if signature is None else to_uri(signature)
-    if signature is None and place.only is not None and not place.folder.has(f"{place.only}.sig"):
+    own = None if signature or place.only is None else place.only + SIGNATURE
+    if own is not None and not place.folder.has(own):
         bundle = place.folder.below(BUNDLE)
     signer, subject, shard_size, listed, ignored = _core.open_signature(bundle, policy, plain)
     names = [name for name, _ in listed] if place.only is None else [place.only]
@@ -227,16 +227,13 @@ def sign(
     )
     with reported(signing, progress):
         text = signing.start(
-            f"file:{os.fspath(key)}" if isinstance(key, os.PathLike) else key,
+            key_name(key),
             passphrase or "",
             [_pem_of("certificates", each) for each in certificates],
             as_pairs(for_loads(options)),
             threads,
         )
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(text.encode())
-        file.flush()
-        _core.upload(to_uri(Path(file.name)), target, as_pairs(for_saves(options)))
+    write_signature(text, target, for_saves(options))
     statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
     root: str = statement["subject"][0]["digest"]["sha256"]
     return root
@@ -263,9 +260,9 @@ def _place_of(model: Target, options: Options | None) -> _Place:
         parent, _, name = place.rstrip("/").rpartition("/")
         folder = Folder(parent + mark + query, options)
         whole = Folder(model, options)
-        if not folder.has(f"{name}.sig") and whole.has(BUNDLE):
+        if not folder.has(name + SIGNATURE) and whole.has(BUNDLE):
             return _Place(whole, None, whole.below(BUNDLE), name)
-    return _Place(folder, name, folder.below(f"{name}.sig"), name)
+    return _Place(folder, name, folder.below(name + SIGNATURE), name)
 
 
 def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
