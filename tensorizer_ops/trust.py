@@ -22,13 +22,20 @@ from typing import Literal, NamedTuple
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import check_names, checked, kind_of
-from tensorizer_ops._base.folder import BUNDLE, SIGNATURE, Folder, key_name, write_signature
+from tensorizer_ops._base.folder import (
+    BUNDLE,
+    SIGNATURE,
+    Folder,
+    key_name,
+    unsigned,
+    write_signature,
+)
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, as_pairs, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
-__all__ = ["Signed", "add", "remove", "sign", "verify"]
+__all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
 
 _PIECE = 4 << 20
 # At the top of a model.
@@ -84,6 +91,72 @@ def add(
         None if at is None else int(at.timestamp()),
         subject,
     )
+
+
+@checked
+def add_sigstore(
+    name: str,
+    bundle: Target,
+    *,
+    identity: str,
+    issuer: str,
+    root: str | os.PathLike[str],
+    options: Options | None = None,
+) -> str:
+    """Check a bundle of Sigstore without the network, and store a policy that trusts its model.
+
+    Needs the package ``sigstore``. Loads compare with the model that was checked here, so a bundle
+    of another one is refused, also by the same signer.
+
+    Args:
+        name: the name that ``named:NAME`` refers to.
+        bundle: the bundle of the model.
+        identity: who must have signed: an email address, or the URI of a workflow.
+        issuer: who must have confirmed the identity, such as ``"https://accounts.google.com"``.
+        root: the file ``trusted_root.json`` of the Sigstore that is trusted.
+        options: options as for loads, for a bundle on a server.
+
+    Returns:
+        The root digest of the model, as :func:`sign` does.
+
+    Raises:
+        tensorizer_ops.errors.Crypto: somebody else has signed it, or it cannot be verified.
+        tensorizer_ops.errors.InvalidFormat: it is no bundle of a model.
+        ImportError: the package ``sigstore`` is not installed.
+    """
+    try:
+        from sigstore.errors import Error
+        from sigstore.models import Bundle, TrustedRoot
+        from sigstore.verify import Verifier, policy
+    except ImportError as error:
+        raise ImportError(
+            "bundles of Sigstore need the package sigstore: run `pip install sigstore`"
+        ) from error
+    uri, given = to_uri(bundle), as_pairs(unsigned(for_loads(options)))
+    label = repr(_core.without_secrets(uri))
+    try:
+        trusted = TrustedRoot.from_file(os.fspath(root))
+    except (Error, ValueError) as error:
+        raise errors.InvalidArgument(f"root {os.fspath(root)!r}: {error}") from error
+    source = _core.RemoteBytes(uri, given, 0, None, _PIECE)
+    text = bytearray()
+    while piece := source.read(len(text), _PIECE):
+        text += piece
+    try:
+        wanted = policy.Identity(identity=identity, issuer=issuer)
+        verifier = Verifier(trusted_root=trusted)
+        _, payload = verifier.verify_dsse(Bundle.from_json(bytes(text)), wanted)
+    except (Error, ValueError) as error:
+        raise errors.Crypto(
+            f"{label}: it is not a bundle of Sigstore by {identity!r} of {issuer!r}: {error}"
+        ) from error
+    _core.trust_checked(name, f"{identity} of {issuer}", payload)
+    try:
+        _, subject, *_ = _core.open_signature(uri, f"named:{name}", given)
+    except errors.Error:
+        remove(name)
+        raise
+    return subject
 
 
 @checked
