@@ -16,20 +16,26 @@ import base64
 import datetime
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import check_names, checked, kind_of
-from tensorizer_ops._base.folder import BUNDLE, Folder
+from tensorizer_ops._base.folder import (
+    BUNDLE,
+    SIGNATURE,
+    Folder,
+    key_name,
+    unsigned,
+    write_signature,
+)
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, as_pairs, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
-__all__ = ["Signed", "add", "remove", "sign", "verify"]
+__all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
 
 _PIECE = 4 << 20
 # At the top of a model.
@@ -88,6 +94,72 @@ def add(
 
 
 @checked
+def add_sigstore(
+    name: str,
+    bundle: Target,
+    *,
+    identity: str,
+    issuer: str,
+    root: str | os.PathLike[str],
+    options: Options | None = None,
+) -> str:
+    """Check a bundle of Sigstore without the network, and store a policy that trusts its model.
+
+    Needs the package ``sigstore``. Loads compare with the model that was checked here, so a bundle
+    of another one is refused, also by the same signer.
+
+    Args:
+        name: the name that ``named:NAME`` refers to.
+        bundle: the bundle of the model.
+        identity: who must have signed: an email address, or the URI of a workflow.
+        issuer: who must have confirmed the identity, such as ``"https://accounts.google.com"``.
+        root: the file ``trusted_root.json`` of the Sigstore that is trusted.
+        options: options as for loads, for a bundle on a server.
+
+    Returns:
+        The root digest of the model, as :func:`sign` does.
+
+    Raises:
+        tensorizer_ops.errors.Crypto: somebody else has signed it, or it cannot be verified.
+        tensorizer_ops.errors.InvalidFormat: it is no bundle of a model.
+        ImportError: the package ``sigstore`` is not installed.
+    """
+    try:
+        from sigstore.errors import Error
+        from sigstore.models import Bundle, TrustedRoot
+        from sigstore.verify import Verifier, policy
+    except ImportError as error:
+        raise ImportError(
+            "bundles of Sigstore need the package sigstore: run `pip install sigstore`"
+        ) from error
+    uri, given = to_uri(bundle), as_pairs(unsigned(for_loads(options)))
+    label = repr(_core.without_secrets(uri))
+    try:
+        trusted = TrustedRoot.from_file(os.fspath(root))
+    except (Error, ValueError) as error:
+        raise errors.InvalidArgument(f"root {os.fspath(root)!r}: {error}") from error
+    source = _core.RemoteBytes(uri, given, 0, None, _PIECE)
+    text = bytearray()
+    while piece := source.read(len(text), _PIECE):
+        text += piece
+    try:
+        wanted = policy.Identity(identity=identity, issuer=issuer)
+        verifier = Verifier(trusted_root=trusted)
+        _, payload = verifier.verify_dsse(Bundle.from_json(bytes(text)), wanted)
+    except (Error, ValueError) as error:
+        raise errors.Crypto(
+            f"{label}: it is not a bundle of Sigstore by {identity!r} of {issuer!r}: {error}"
+        ) from error
+    _core.trust_checked(name, f"{identity} of {issuer}", payload)
+    try:
+        _, subject, *_ = _core.open_signature(uri, f"named:{name}", given)
+    except errors.Error:
+        remove(name)
+        raise
+    return subject
+
+
+@checked
 def remove(name: str) -> None:
     """Remove the policy of a name. Open files keep it.
 
@@ -125,7 +197,8 @@ def verify(
     place = _place_of(model, options)
     plain = as_pairs(for_loads(options))
     bundle = place.bundle if signature is None else to_uri(signature)
-    if signature is None and place.only is not None and not place.folder.has(f"{place.only}.sig"):
+    own = None if signature or place.only is None else place.only + SIGNATURE
+    if own is not None and not place.folder.has(own):
         bundle = place.folder.below(BUNDLE)
     signer, subject, shard_size, listed, ignored = _core.open_signature(bundle, policy, plain)
     names = [name for name, _ in listed] if place.only is None else [place.only]
@@ -214,7 +287,7 @@ def sign(
             left_out.append(inside)
         found = _files_in(folder, left_out)
         for path in found.values():
-            if os.path.islink(path):
+            if os.path.islink(path) and not _is_in_cache_of_hub(folder, path):
                 raise errors.InvalidArgument(
                     f"{path!r} is a symbolic link, and may lead to other files later: put the file "
                     "in its place, or leave it out with ignore="
@@ -229,16 +302,13 @@ def sign(
     )
     with reported(signing, progress):
         text = signing.start(
-            f"file:{os.fspath(key)}" if isinstance(key, os.PathLike) else key,
+            key_name(key),
             passphrase or "",
             [_pem_of("certificates", each) for each in certificates],
             as_pairs(for_loads(options)),
             threads,
         )
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(text.encode())
-        file.flush()
-        _core.upload(to_uri(Path(file.name)), target, as_pairs(for_saves(options)))
+    write_signature(text, target, for_saves(options))
     statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
     root: str = statement["subject"][0]["digest"]["sha256"]
     return root
@@ -265,9 +335,9 @@ def _place_of(model: Target, options: Options | None) -> _Place:
         parent, _, name = place.rstrip("/").rpartition("/")
         folder = Folder(parent + mark + query, options)
         whole = Folder(model, options)
-        if not folder.has(f"{name}.sig") and whole.has(BUNDLE):
+        if not folder.has(name + SIGNATURE) and whole.has(BUNDLE):
             return _Place(whole, None, whole.below(BUNDLE), name)
-    return _Place(folder, name, folder.below(f"{name}.sig"), name)
+    return _Place(folder, name, folder.below(name + SIGNATURE), name)
 
 
 def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
@@ -287,6 +357,15 @@ def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
             if below not in ignored:
                 found[below] = os.path.join(parent, name)
     return dict(sorted(found.items()))
+
+
+def _is_in_cache_of_hub(folder: str, link: str) -> bool:
+    """Return whether a link in ``models--NAME/snapshots/COMMIT`` leads to a file in ``blobs``."""
+    snapshots, _ = os.path.split(os.path.realpath(folder))
+    blobs = os.path.join(os.path.dirname(snapshots), "blobs")
+    found = os.path.realpath(link)
+    is_here = os.path.basename(snapshots) == "snapshots" and os.path.dirname(found) == blobs
+    return is_here and os.path.isfile(found)
 
 
 def _is_empty(path: str) -> bool:

@@ -146,8 +146,9 @@ class Source : public Redactor {
     return false;
   }
 
-  // Returns whether it gives only bytes that somebody trusted has signed.
-  virtual bool is_signed() const { return false; }
+  // Returns the root digest of the model that somebody trusted has signed, and whose bytes alone it
+  // gives; null if they need not be signed.
+  virtual std::optional<std::string> signed_root() const { return std::nullopt; }
 
   // Returns whether bytes that it gives are not known to be signed before confirm() has returned:
   // nothing that was made of them may be given out before.
@@ -192,7 +193,7 @@ class ForwardingSource : public Source {
   std::optional<std::string> version() const override { return file_->version(); }
   void confirm(Cancel& cancel) override { file_->confirm(cancel); }
   std::uint64_t start() const override { return file_->start(); }
-  bool is_signed() const override { return file_->is_signed(); }
+  std::optional<std::string> signed_root() const override { return file_->signed_root(); }
   bool checks_at_end() const override { return file_->checks_at_end(); }
   bool remote() const override { return file_->remote(); }
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {

@@ -99,6 +99,11 @@ void define_trust(nb::module_& module) {
         run([&](Cancel& /*cancel*/) { set_trust(name, signers); });
       },
       nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
+  module.def("trust_checked", [](const std::string& name, const std::string& signer,
+                                 const nb::bytes& payload) {
+    const ConstBytes bytes(static_cast<const std::byte*>(payload.data()), payload.size());
+    run([&](Cancel& /*cancel*/) { trust_checked(name, signer, bytes); });
+  });
   module.def("forget_trust", &forget_trust);
   module.def("open_signature", &open_signature);
   nb::class_<Signing>(module, "Signing")

@@ -265,10 +265,18 @@ struct Judge {
 
   // Returns the name of the signer.
   std::string signer() const {
-    if (envelope.material.sigstore) {
-      refuse("it is signed with Sigstore, which only Python can check");
-    }
+    if (envelope.material.sigstore) return checked_signer();
     return envelope.material.key ? signing_key() : signing_certificate();
+  }
+
+  std::string checked_signer() const {
+    if (!policy.checked) refuse("it is signed with Sigstore, which only Python can check");
+    const ConstBytes payload = envelope.signed_bytes().subspan(envelope.payload_begin);
+    if (sha256(payload) != policy.checked->payload) {
+      refuse("it is another one than the bundle of " + policy.checked->signer +
+             " that was checked");
+    }
+    return policy.checked->signer;
   }
 
   std::string signing_key() const {
@@ -334,6 +342,7 @@ struct Judge {
   std::string expected() const {
     std::string who;
     const auto add = [&](const std::string& one) { who += (who.empty() ? "" : ", or ") + one; };
+    if (policy.checked) add("the bundle of Sigstore by " + policy.checked->signer);
     for (const PublicKey& key : policy.keys) add("the key " + key.hint());
     for (const Identity& identity : policy.identities) {
       std::string roots;

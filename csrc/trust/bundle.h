@@ -2,7 +2,7 @@
 //
 // A bundle is JSON of Sigstore's form: a DSSE envelope with an in-toto statement. It is signed by a
 // key or by a certificate; signatures of Sigstore itself need its transparency log, and are
-// refused. Nothing here does I/O or knows secrets.
+// refused unless the host has checked them. Nothing here does I/O or knows secrets.
 #pragma once
 
 #include <cstddef>

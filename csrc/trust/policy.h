@@ -13,14 +13,21 @@
 
 namespace tensorizer {
 
+// A bundle of Sigstore that the host has checked.
+struct CheckedBundle {
+  std::string signer;    // for messages
+  Sha256Digest payload;  // its SHA-256
+};
+
 // A bundle is trusted if one of `keys` signed it, or a certificate that one of `roots` issued to
-// one of `identities`. Never a certificate of the system.
+// one of `identities`, or if it is `checked`. Never a certificate of the system.
 struct Policy {
   std::vector<PublicKey> keys;
   std::vector<Certificate> roots;
   std::vector<Identity> identities;
   // When certificates must be valid; null for now.
   std::optional<std::time_t> at;
+  std::optional<CheckedBundle> checked{};
   // The root digest of the only model that is wanted; null for any that they signed.
   std::optional<Sha256Digest> subject;
 };

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.option_uses import for_loads, for_saves
-from tensorizer_ops._base.options import Options, SecretOptions, as_pairs
+from tensorizer_ops._base.options import Options, SecretOptions, as_pairs, as_text
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 _Result = TypeVar("_Result")
+# A private key that signs: the path of its file, or ``file:PATH``, ``env:NAME`` or ``named:NAME``.
+Key = str | os.PathLike[str]
 
 # The largest file that is read. The largest tokenizers have 40 MB.
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
 # The options for files that are signed.
 _SIGNED = ("trust", "signature", "subject", "hash_first")
+# The options of saves that say what is in a file, and not where it is.
+_OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
+# What the names of the signatures of single files end in.
+SIGNATURE = ".sig"
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
 _WRONG_KEYS = (
     "ExpiredToken",
@@ -54,7 +61,7 @@ class Folder:
         self.label = repr(self.name)
         given = for_loads(options)
         self._given = given
-        self._plain = as_pairs({n: v for n, v in given.items() if n not in _SIGNED})
+        self._plain = as_pairs(unsigned(given))
         self.policy = given.get("trust")
         self._bundle = given.get("signature")
         self._listed: list[str] | None = None
@@ -183,6 +190,61 @@ class Folder:
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
         _core.remove(self.below(name), self._saves)
+
+    def remove_signed(self, name: str) -> None:
+        """Remove a file and its signature, if they exist."""
+        self.remove(name)
+        self.remove(name + SIGNATURE)
+
+    def check_signable(self) -> None:
+        """Raise if signatures cannot be beside the files here."""
+        if self._uri.lower().startswith(("redis://", "rediss://", "unix://")):
+            raise errors.InvalidArgument(
+                f"sign is for files with a signature beside them, and {self.label} is in Redis, "
+                "which keeps tensors only"
+            )
+
+    @contextlib.contextmanager
+    def signed(self, name: str, key: Key, options: Options) -> Iterator[tuple[Path, SecretOptions]]:
+        """Give a file of this machine to save to, and the options; afterwards, copy it, signed."""
+        with tempfile.TemporaryDirectory(prefix="tensorizer_ops-") as own:
+            path, given = Path(own, "file.tensors"), as_text(options)
+            yield path, SecretOptions({n: v for n, v in given.items() if n in _OF_CONTENT})
+            self.copy_signed(name, path, key, options)
+
+    def copy_signed(
+        self, name: str, path: Path, key: Key, options: Options, threads: int = 0
+    ) -> None:
+        """Copy a file of this machine into the folder, and sign it under its name there.
+
+        What is in the folder is not read: others may have replaced it.
+        """
+        inside = name.rpartition("/")[2]
+        signing = _core.Signing(inside, [(inside, to_uri(path))], None, [])
+        write_signature(
+            signing.start(key_name(key), "", [], [], threads),
+            self.below(name + SIGNATURE),
+            options,
+        )
+        _core.upload(to_uri(path), self.below(name), as_pairs(options))
+
+
+def unsigned(options: Options | None) -> SecretOptions:
+    """Return options without those that say who must have signed what is loaded."""
+    return SecretOptions({n: v for n, v in as_text(options or {}).items() if n not in _SIGNED})
+
+
+def key_name(key: Key) -> str:
+    """Return the name of a key that signs: a path is that of a file."""
+    return f"file:{os.fspath(key)}" if isinstance(key, os.PathLike) else key
+
+
+def write_signature(text: str, uri: str, options: Options) -> None:
+    """Write a bundle."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(text.encode())
+        file.flush()
+        _core.upload(to_uri(Path(file.name)), uri, as_pairs(options))
 
 
 def refuse_path(name: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import at_least, checked
+from tensorizer_ops._base.folder import Key
 from tensorizer_ops._base.nested import refuse_key
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
@@ -69,6 +70,9 @@ class Chain:
         grace: how many seconds the files of a removed step stay. A step that is being loaded by
             somebody who may write to the folder stays anyway, and five minutes longer; the others
             need this time.
+        sign: the private key that signs the files of every step, as for
+            :func:`tensorizer_ops.sign`, so that loads can give the option ``trust``. It has no
+            passphrase. Files are written to the folder for temporary files first.
         hashes, threads, options: as for :func:`tensorizer_ops.checkpoint.save`. In local folders,
             ``fsync`` is ``"true"`` if the options do not say otherwise.
     """
@@ -81,6 +85,7 @@ class Chain:
         keep: int | None = None,
         grace: int = 600,
         hashes: Hashes = "chunked",
+        sign: Key | None = None,
         threads: int = 0,
         options: Options | None = None,
     ) -> None:
@@ -89,8 +94,11 @@ class Chain:
         self._keep = None if keep is None else at_least("keep", keep, 1)
         self._grace = at_least("grace", grace, 0)
         self._hashes: Hashes = hashes
+        self._sign = sign
         self._threads = threads
         self._store = Store.at(uri, options)
+        if sign is not None:
+            self._store.folder.check_signable()
         self._damaged: set[str] = set()  # the names of steps that a load has passed over
 
     def __repr__(self) -> str:
@@ -125,7 +133,8 @@ class Chain:
         entry, keep = self._begin(ranks, step)
         how = self._how(entry, metadata, progress)
         if ranks.are_alone:
-            one_process.save(self._store.uri(entry), state, **how)
+            with self._file(entry, how) as place:
+                one_process.save(place, state, **how)
         else:
             functions.save(self._writer(entry, how), state, ranks.group)
         self._finish(ranks, entry, keep)
@@ -155,9 +164,11 @@ class Chain:
         entry, keep = self._begin(ranks, step)
         how = self._how(entry, metadata, progress)
         saving: Future[None]
+        ends = ExitStack()
         if ranks.are_alone:
             how["threads"] = self._threads or 1
-            saving = one_process.save_async(self._store.uri(entry), state, **how)
+            place = ends.enter_context(self._file(entry, how))
+            saving = one_process.save_async(place, state, **how)
         else:
             saving = functions.save_async(self._writer(entry, how), state, ranks.group)
         done: Future[None] = Future()
@@ -165,7 +176,8 @@ class Chain:
 
         def finish() -> None:
             try:
-                saving.result()
+                with ends:
+                    saving.result()
                 self._finish(ranks, entry, keep)
             except BaseException as error:
                 done.set_exception(error)
@@ -190,9 +202,19 @@ class Chain:
             "progress": progress,
         }
 
+    @contextmanager
+    def _file(self, entry: Entry, how: dict[str, Any]) -> Iterator[Target]:
+        """Give the file that one process saves to. One to be signed is on this machine at first."""
+        store = self._store
+        if self._sign is None:
+            yield store.uri(entry)
+            return
+        with store.folder.signed(entry.file, self._sign, store.saves) as (path, how["options"]):
+            yield path
+
     def _writer(self, entry: Entry, how: dict[str, Any]) -> Any:
         writer = functions.writer(self._store.uri(entry), **how)
-        writer.file_id = entry.file_id
+        writer.file_id, writer.sign = entry.file_id, self._sign
         return writer
 
     def _begin(self, ranks: Together, step: int) -> tuple[Entry, int | None]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._chain.listing import Entry, logger, opened, refuse_others
 from tensorizer_ops._front.load_save import save
 
@@ -51,7 +51,7 @@ def renewed(folder: Folder, entry: Entry, options: dict[str, str]) -> Iterator[N
 def is_read(folder: Folder, entry: Entry, options: dict[str, str]) -> bool:
     """Return whether somebody reads a step. A damaged lease is one that was just taken."""
     try:
-        until = float(opened(folder, entry.lease, options).metadata()[_KEY])
+        until = float(opened(folder, entry.lease, unsigned(options)).metadata()[_KEY])
     except FileNotFoundError:
         return False
     except (errors.Crypto, KeyError, ValueError):

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import SIGNATURE, Folder, unsigned
 from tensorizer_ops._dcp import CHAIN, FILE
 from tensorizer_ops._front.inspection import File
 
@@ -68,9 +68,10 @@ class Entry:
 
     def files(self) -> Iterator[str]:
         """Yield the names of all files that it can have, first that which makes it a checkpoint."""
-        yield self.file
-        for rank in range(self.ranks):
-            yield f"{self.name}/rank-{rank}-{self.file_id}.tensors"
+        ranks = [f"{self.name}/rank-{rank}-{self.file_id}.tensors" for rank in range(self.ranks)]
+        for name in (self.file, *ranks):
+            yield name
+            yield name + SIGNATURE
         yield self.lease
 
 
@@ -110,7 +111,9 @@ def _entry(found: Any) -> Entry:
     for each, kind in zip(fields(entry), kinds, strict=True):
         if type(getattr(entry, each.name)) is not kind:
             raise TypeError(f"{each.name} is {getattr(entry, each.name)!r:.100}")
-    if not NAME.fullmatch(entry.name) or not 0 <= entry.ranks < _MOST * 10:
+    # The name is signed, and the number not.
+    is_named = NAME.fullmatch(entry.name) and entry.name.startswith(f"step-{entry.step}-")
+    if not is_named or not 0 <= entry.ranks < _MOST * 10:
         raise ValueError(f"a step is called {entry.name!r:.100}, of {entry.ranks} ranks")
     return entry
 
@@ -119,9 +122,10 @@ def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
     """Return whether an error of a step says that it is damaged, and not that it cannot be read.
 
     A key has authenticated the list, so it is not wrong. Without one, Crypto says that one is
-    needed.
+    needed, or with ``trust`` that a step is not signed.
     """
-    return isinstance(error, DAMAGE) and ("key" in options or not isinstance(error, errors.Crypto))
+    is_known = "key" in options or "trust" in options
+    return isinstance(error, DAMAGE) and (is_known or not isinstance(error, errors.Crypto))
 
 
 def refuse_others(folder: Folder, name: str) -> None:
@@ -145,7 +149,7 @@ def opened(folder: Folder, name: str, options: dict[str, str]) -> File:
 def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:
     """Return the list in one of the two files."""
     label = f"{name!r} in {folder.label}"
-    file = opened(folder, name, options)
+    file = opened(folder, name, unsigned(options))
     if file.format().authenticated and "key" not in options:
         raise errors.Crypto(
             f"the checkpoints in {folder.label} are encrypted: name their key with the option 'key'"

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions
 from tensorizer_ops._base.targets import Target
@@ -31,7 +31,7 @@ class Store(NamedTuple):
 
     @classmethod
     def at(cls, uri: Target, options: Options | None) -> Store:
-        store = cls(Folder(uri, options), for_loads(options), for_saves(options))
+        store = cls(Folder(uri, unsigned(options)), for_loads(options), for_saves(options))
         path = store.folder.path
         if path is not None and os.path.exists(path) and not os.path.isdir(path):
             raise errors.InvalidArgument(f"{store.folder.label} is a file, and a chain is a folder")

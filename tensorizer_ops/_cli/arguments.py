@@ -359,6 +359,11 @@ def add_publish(parser: argparse.ArgumentParser) -> None:
         help="how long the files of removed versions stay; 600 by default",
     )
     parser.add_argument(
+        "--sign-key-file",
+        metavar="FILE",
+        help="a file with the private key that signs every file, in PEM",
+    )
+    parser.add_argument(
         "--fenced",
         action=argparse.BooleanOptionalAction,
         default=True,

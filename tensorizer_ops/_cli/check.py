@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tensorizer_ops import errors, trust
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
 from tensorizer_ops._chain.files import checks_of
@@ -83,7 +83,7 @@ def _checkpoint(uri: str, given: Namespace, options: dict[str, str]) -> list[_Ch
     if uri.partition("?")[0].endswith((".tensors", ".safetensors")) or uri.startswith("fd:"):
         return []
     try:
-        folder = Folder(uri, options)
+        folder = Folder(uri, unsigned(options))
         if folder.path is not None and not os.path.isdir(folder.path):
             return []
         found = checks_of(folder, options, given.verify, given.threads or 0)

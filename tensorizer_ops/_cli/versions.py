@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from tensorizer_ops._cli.options import reading
 from tensorizer_ops._cli.output import note
@@ -17,6 +18,7 @@ def publish(given: Namespace) -> int:
         grace=given.grace,
         scratch=given.scratch,
         fenced=given.fenced,
+        sign=None if given.sign_key_file is None else Path(given.sign_key_file),
         threads=given.threads,
         options=reading(given),
     )

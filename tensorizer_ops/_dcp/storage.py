@@ -26,7 +26,7 @@ from torch.futures import Future
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import Folder, Key
 from tensorizer_ops._base.nested import DAMAGE, damage, refuse_key, refuse_meta
 from tensorizer_ops._base.options import (
     Hashes,
@@ -145,6 +145,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         self._in_background = False
         # Of the names of files; each save chooses its own if it is empty.
         self.file_id = ""
+        self.sign: Key | None = None  # what each file is signed with
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin to save a checkpoint."""
@@ -240,15 +241,14 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         texts: Mapping[str, str],
         progress: Progress | None = None,
     ) -> None:
-        save(
-            self._folder().uri(file),
-            tensors,
-            hashes=self._hashes,
-            threads=threads,
-            options=self._save_options(),
-            metadata=texts,
-            progress=progress,
-        )
+        how: Any = {"hashes": self._hashes, "threads": threads}
+        how |= {"metadata": texts, "progress": progress}
+        folder, options = self._folder(), self._save_options()
+        if self.sign is None:
+            save(folder.uri(file), tensors, options=options, **how)
+        else:
+            with folder.signed(file, self.sign, options) as (path, own_options):
+                save(path, tensors, options=own_options, **how)
 
 
 class TensorizerStorageReader(_Place, StorageReader):

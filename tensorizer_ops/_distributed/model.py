@@ -61,7 +61,9 @@ class Model(NamedTuple):
             shapes.append(reader.shape(name))
         said = [chosen, unique, extents, [str(kind) for kind in types], shapes]
         form = [internals.version(), internals.flags(), internals.claimed_size()]
-        where = [listed.data_offsets, form, _content(reader), verify, besides]
+        # Signed copies that differ nowhere else are of two models.
+        content = [_content(reader), internals.signed_root()]
+        where = [listed.data_offsets, form, content, verify, besides]
         text = json.dumps([said, where])
         wanted = {name: place[every[name]] for name in chosen}
         digest = hashlib.sha256(text.encode()).hexdigest()

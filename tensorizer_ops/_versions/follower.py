@@ -95,6 +95,8 @@ class _Follower:
         self._digest = self._digest_of_file() if self._is_file else None  # None: unknown
         self._is_empty = False  # whether there is no list
         self._version: Version | None = None  # that was returned last
+        self._is_trusting = "trust" in self._place.loads
+        self._older: Version | None = None  # that was refused last
 
     def run(
         self, interval: float, patience: float | None, stop: threading.Event
@@ -143,9 +145,11 @@ class _Follower:
             listing = self._place.understood(content)
             if not listing.versions or listing.versions[-1].version == self._version:
                 return None
+            if self._is_trusting and self._goes_back(listing.versions[-1].version):
+                return None
             try:
                 self._go(listing)
-            except errors.NotFound as error:
+            except (errors.NotFound, errors.Crypto) as error:
                 # It was removed since the list was read.
                 if tries + 1 == _MOST_REMOVED or self._place.read() == content:
                     raise
@@ -155,6 +159,21 @@ class _Follower:
             return self._version
         raise AssertionError("unreachable")
 
+    def _goes_back(self, newest: Version) -> bool:
+        """Return whether a list, which nobody has signed, ends with an older version."""
+        if self._version is None or newest.number > self._version.number:
+            return False
+        if newest != self._older:
+            self._older = newest
+            logger.warning(
+                "the list of versions in %s ends with version %d, and version %d was here before: "
+                "waiting for a newer one, because of the option 'trust'",
+                self._place.label,
+                newest.number,
+                self._version.number,
+            )
+        return True
+
     def _go(self, listing: Listing) -> None:
         entries = listing.versions
         deltas, whole = self._ways(entries)
@@ -162,8 +181,10 @@ class _Follower:
             try:
                 for entry in deltas:
                     self._apply(entry)
+                if not deltas and self._is_trusting:
+                    self._check(entries[-1])
                 return
-            except _NO_WAY as error:
+            except (*_NO_WAY, errors.Crypto) as error:
                 if not whole:
                     raise
                 logger.warning("%s: all of the model is loaded", str(error))
@@ -195,7 +216,20 @@ class _Follower:
             deltas = None
         return deltas, whole
 
-    def _apply(self, entry: Entry) -> None:
+    def _check(self, entry: Entry) -> None:
+        """Raise if a version, which the target is already, is not signed under its number."""
+        if entry.delta is not None:
+            self._delta_to(entry)
+        else:
+            assert entry.whole is not None
+            uri = self._place.folder.uri(entry.whole)
+            if digest_of(uri, self._place.loads, self._threads) != entry.digest:
+                raise errors.HashMismatch(
+                    f"{entry.whole!r} in {self._place.label} is not version {entry.number}"
+                )
+
+    def _delta_to(self, entry: Entry) -> str:
+        """Return the URI of the delta to a version, after reading that it is one."""
         assert entry.delta is not None
         source = self._place.folder.uri(entry.delta)
         made = File(source, self._place.loads).metadata().get(_TARGET_KEY)
@@ -203,6 +237,10 @@ class _Follower:
             raise errors.InvalidFormat(
                 f"{entry.delta!r} in {self._place.label} is no delta to version {entry.number}"
             )
+        return source
+
+    def _apply(self, entry: Entry) -> None:
+        source = self._delta_to(entry)
         options: dict[str, Any] = {"delta_options": self._place.loads, "threads": self._threads}
         if self._is_file:
             options["base_options"] = self._target_loads

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.internals import reader_of
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions, as_pairs
@@ -100,7 +100,8 @@ class Place:
     """A folder with versions, on this machine or on a server."""
 
     def __init__(self, uri: Target, options: Options | None) -> None:
-        self.folder = Folder(uri, options)
+        # The list is not signed: it only says where the files are, which are.
+        self.folder = Folder(uri, unsigned(options))
         self.loads = for_loads(options)
         self.saves = for_saves(options)
         if "key" in self.loads:  # what a publisher has encrypted is always authenticated
@@ -136,7 +137,7 @@ class Place:
         """Return whether the list, which is there, was written with a key, and none was given."""
         if "key" in self.loads:
             return False
-        return File(self.folder.uri(FILE), self.loads).format().encrypted
+        return File(self.folder.uri(FILE), unsigned(self.loads)).format().encrypted
 
     def write(self, known: bytes | None, listing: Listing, fenced: bool) -> bool:
         """Replace the list, if it is still the known one. Returns whether it was replaced."""
@@ -168,7 +169,7 @@ class Place:
                 if file.since >= before:
                     staying.append(file)
                 else:
-                    self.folder.remove(file.name)
+                    self.folder.remove_signed(file.name)
             except errors.Error as error:
                 logger.warning("%r in %s stays for now: %s", file.name, self.label, str(error))
                 staying.append(file)
@@ -217,7 +218,10 @@ def _checked(kind: Any, found: Mapping[str, Any]) -> Any:
         if not _NAME.fullmatch(name):
             raise ValueError(f"a file is called {name!r:.100}")
     if isinstance(made, Entry) and not (
-        _DIGEST.fullmatch(made.digest) and min(made.number, made.delta_size, made.whole_size) >= 0
+        # A name is signed with its file, so no file is taken for that of a later version.
+        all(name.startswith(f"{made.number:08d}-") for name in made.files())
+        and _DIGEST.fullmatch(made.digest)
+        and min(made.number, made.delta_size, made.whole_size) >= 0
     ):
         raise ValueError(f"version {made.number} is not described")
     return made

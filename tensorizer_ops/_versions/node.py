@@ -53,7 +53,9 @@ class Node:
         self._label = repr(_core.without_secrets(place))
         with contextlib.suppress(errors.Unavailable, errors.TimedOut):
             self._place.read()  # what is wrong with the place raises at once
-        name = hashlib.sha256(place.encode()).hexdigest()[:16]
+        # Those who trust others do not take their files.
+        shared = place + self._place.loads.get("trust", "")
+        name = hashlib.sha256(shared.encode()).hexdigest()[:16]
         self._folder = Path(folder, f"tensorizer_ops-{name}")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._users = open(self._folder / "users", "wb")  # noqa: SIM115, closed by close()

@@ -16,6 +16,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import at_least, checked, wrong
+from tensorizer_ops._base.folder import Key
 from tensorizer_ops._base.options import Metadata, Options
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.deltas import delta
@@ -51,6 +52,8 @@ class Publisher:
             that another publisher writes is a delta only if it gets the same folder.
         fenced: give False to publish to a server that does not heed the conditions of requests. Two
             publishers at the same time may lose versions there.
+        sign: the private key that signs every file, as for :func:`tensorizer_ops.sign`, so that
+            followers can give the option ``trust``. It has no passphrase.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: options as for loads and for saves. In local folders, ``fsync`` is ``"true"`` if
             they do not say otherwise. With a ``key``, the files in ``scratch`` are encrypted too.
@@ -68,13 +71,16 @@ class Publisher:
         grace: int = 600,
         scratch: str | os.PathLike[str] | None = None,
         fenced: bool = True,
+        sign: Key | None = None,
         threads: int = 0,
         options: Options | None = None,
     ) -> None:
         self._whole_every = at_least("whole_every", whole_every, 1)
         self._grace = at_least("grace", grace, 0)
-        self._fenced, self._threads = fenced, threads
+        self._fenced, self._sign, self._threads = fenced, sign, threads
         self._place = Place(uri, options)
+        if sign is not None:
+            self._place.folder.check_signable()
         if fenced and not self._place.has_fences():
             raise errors.InvalidArgument(
                 f"the server of {self._place.label} replaces files whatever a request says they "
@@ -153,7 +159,7 @@ class Publisher:
             _unlist_old(listing)
         if not self._place.write(known, listing, self._fenced):
             for name in entry.files():
-                self._place.folder.remove(name)
+                self._place.folder.remove_signed(name)
             self._throw_taken_over(step)
         os.replace(self._new, self._last)
         return entry.version
@@ -231,7 +237,10 @@ class Publisher:
         return os.path.getsize(self._delta)
 
     def _copy(self, path: Path, name: str) -> None:
-        """Copy a file to the place, and compare it with its hashes on the way."""
+        """Copy a file to the place, signed, or compared with its hashes on the way."""
+        if self._sign is not None:
+            self._place.folder.copy_signed(name, path, self._sign, self._place.saves, self._threads)
+            return
         convert(
             path,
             self._place.folder.uri(name),

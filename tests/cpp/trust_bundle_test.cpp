@@ -184,6 +184,27 @@ TEST(Bundle, SignaturesOfSigstoreAreForPython) {
   made.expect_refused(with(made.text, material, certificate + "[1]}"), "is not a JSON object");
 }
 
+TEST(Bundle, SignaturesOfSigstoreThatTheHostHasChecked) {
+  Made made;
+  const std::string material = key_material(made.signer.public_key());
+  const std::string text =
+      with(made.text, material,
+           R"({"certificate":{"rawBytes":")" + to_base64(issue(signer()).der()) +
+               R"("},"tlogEntries":[{"logIndex":"1"}]})");
+  const std::string begin = R"("payload":")";
+  const std::size_t at = text.find(begin) + begin.size();
+  const auto payload = from_base64(text.substr(at, text.find('"', at) - at));
+  ASSERT_TRUE(payload);
+  Policy checked;
+  checked.checked = CheckedBundle{"somebody", sha256(*payload)};
+  EXPECT_EQ(open(text, checked).signer, "somebody");
+  EXPECT_TRUE(contains(refusal(ErrorKind::Crypto, made.text, checked),
+                       "expected is the bundle of Sigstore by somebody"));
+  checked.checked->payload = sha256({});
+  EXPECT_TRUE(contains(refusal(ErrorKind::Crypto, text, checked),
+                       "it is another one than the bundle of somebody that was checked"));
+}
+
 TEST(Bundle, RefusesAKeyWhereCertificatesAreTrusted) {
   const Made made;
   const Issued root = issue(authority("root"));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.ranks import run_ranks
+from support.signer import Signer
 
 PREPARE = """
 from pathlib import Path
@@ -93,3 +94,36 @@ report([chain.load(state).step, step_of(state), [each.step for each in chain.ste
     assert ranks.reports == [[5, 5, [3, 4, 5]]] * 4
     folders = [path for path in (tmp_path / "run").glob("step-*") if path.is_dir()]
     assert len(folders) == 5  # with a foreign file in one, and one that the next save removes
+
+
+def test_signed_steps(tmp_path: Path) -> None:
+    """A file of one rank that is not signed makes all go back."""
+    signer = Signer(tmp_path)
+    body = (
+        PREPARE
+        + """
+chain = Chain(root, sign=Path(given[1]), options={"trust": "file:" + given[2]}, grace=0)
+for step in (1, 2):
+    chain.save(step, state_of(step, size))
+chain.save_async(3, state_of(3, size)).result()
+state = state_of(0, size)
+first = [chain.load(state).step, step_of(state), sum(p.suffix == ".sig" for p in files(3))]
+dist.barrier()
+if rank == 0:
+    next(iter(root.glob("step-3-*/rank-2-*.sig"))).unlink()
+dist.barrier()
+second = [chain.load(state).step, step_of(state), chain.load(group=False).step]
+dist.barrier()
+if rank == 0:  # an older step in the place of the newer one
+    for file in files(1):
+        (files(2)[0].parent / file.name).write_bytes(file.read_bytes())
+dist.barrier()
+third = chain.load(state_of(0, size)).step
+chain.prune(1) if rank == 0 else None
+dist.barrier()
+report([first, second, third, len(list(root.glob("step-1-*/*.sig")))])
+"""
+    )
+    where = (tmp_path / "run", signer.private, signer.public)
+    ranks = run_ranks(tmp_path / "ranks", body, *where)
+    assert ranks.reports == [[[3, 3, 5], [2, 2, 2], 1, 5]] * 4

@@ -18,6 +18,7 @@ from local_servers.web import nginx
 from support.command import COMMAND, run
 from support.process import ROOT, environment, run_python
 from support.samples import flip
+from support.signer import Signer
 from tensorizer_ops._front.inspection import File
 
 TENSORS = {
@@ -481,6 +482,12 @@ def test_versions_are_published_and_followed(model: Path, tmp_path: Path) -> Non
     assert followed.stdout.startswith("version 2, step 5, v2:")
     assert any(name.endswith(".delta.tensors") for name in os.listdir(place))
     run("diff", model, copy)
+    signer = Signer(tmp_path)
+    trusting = ("-o", f"trust={signer.options['trust']}")
+    refused = run("follow", place, copy, "--patience", "0", *trusting, status=3)
+    assert "it is not signed" in refused.stderr
+    run("publish", str(model), place, "--step", "6", "--sign-key-file", str(signer.private))
+    assert "version 3" in run("follow", place, copy, "--patience", "0", *trusting).stdout
     for wrong in (("--step", "-1"), ("--step", "x"), ("--grace", "-1")):
         run("publish", str(model), place, *wrong, status=2)
     run("follow", place, copy, "--patience", "nan", status=2)

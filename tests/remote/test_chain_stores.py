@@ -18,6 +18,7 @@ from local_servers.s3_server import S3
 from local_servers.web import Web
 from support.ranks import run_ranks
 from support.relay import away_after, reached_through, relay
+from support.signer import Signer
 from tensorizer_ops import errors
 from tensorizer_ops.checkpoint import Chain
 
@@ -147,3 +148,22 @@ def test_a_server_that_goes_away_is_an_error_on_all_ranks(
     ranks = run_ranks(tmp_path / "ranks", RANKS, port, uri, json.dumps(options), count)
     assert ranks.reports == [ranks.reports[0]] * 4
     assert "error" in ranks.reports[0]
+
+
+def test_signed_steps_on_a_server(store: Store, tmp_path: Path) -> None:
+    signer = Signer(tmp_path)
+    if store.uri.startswith("redis:"):
+        with pytest.raises(errors.InvalidArgument, match="is in Redis, which keeps tensors only"):
+            Chain(store.uri, sign=signer.private)
+        return
+    chain = Chain(store.uri, sign=signer.private, grace=0, options=store.options | signer.options)
+    for step in (1, 2):
+        chain.save(step, state_of(step))
+    state = state_of(0)
+    assert chain.load(state).step == 2
+    assert (state["w"] == 2).all()
+    store.chain().save(3, state_of(3))  # without a signature
+    assert chain.load(state).step == 2
+    chain.prune(1)
+    chain.save(4, state_of(4))
+    assert store.names() == {"2", "3", "4"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import io
 import json
 import os
@@ -20,6 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from model_signing import verifying
 
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
@@ -44,16 +47,16 @@ class Signer:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.private, self.public = folder / "release.pem", folder / "release.pub"
-        self._key = ec.generate_private_key(curve)
+        self.key = ec.generate_private_key(curve)
         self.private.write_bytes(
-            self._key.private_bytes(
+            self.key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
                 serialization.NoEncryption(),
             )
         )
         self.public.write_bytes(
-            self._key.public_key().public_bytes(
+            self.key.public_key().public_bytes(
                 serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
             )
         )
@@ -75,7 +78,7 @@ class Signer:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "release")])
         usage = x509.KeyUsage(True, *[False] * 8)
         leaf = (
-            x509.CertificateBuilder(root_name, name, self._key.public_key())
+            x509.CertificateBuilder(root_name, name, self.key.public_key())
             .serial_number(2)
             .not_valid_before(begin)
             .not_valid_after(NOW + days * DAY)
@@ -302,6 +305,32 @@ def test_model_signing_reads_what_is_signed_here(tmp_path: Path, model: Path, cu
     tensorizer_ops.sign(model, key=signer.private)
     done = others("verify", "key", "--public_key", signer.public, "--signature", bundle, model)
     assert done.returncode != 0
+
+
+def test_model_signing_reads_shards_whose_algorithm_it_spells(model: Path, signer: Signer) -> None:
+    """Nothing else keeps it from reading them: its commands never do, also not its own."""
+    bundle, size = model / "model.sig", 1 << 20
+    tensorizer_ops.sign(model, key=signer.private, shard_size=size)
+    trusting = verifying.Config().use_elliptic_key_verifier(public_key=signer.public)
+    with pytest.raises(ValueError, match="algorithm='sha256'"):
+        trusting.verify(model, bundle)
+    text = json.loads(bundle.read_text())
+    envelope = text["dsseEnvelope"]
+    statement = json.loads(base64.b64decode(envelope["payload"]))
+    for resource in statement["predicate"]["resources"]:
+        resource["algorithm"] = f"sha256-sharded-{size}"
+    payload, kind = json.dumps(statement).encode(), envelope["payloadType"]
+    message = f"DSSEv1 {len(kind)} {kind} {len(payload)} ".encode() + payload
+    signature = signer.key.sign(message, ec.ECDSA(hashes.SHA256()))
+    envelope["payload"] = base64.b64encode(payload).decode()
+    envelope["signatures"][0]["sig"] = base64.b64encode(signature).decode()
+    bundle.write_text(json.dumps(text))
+    trusting = verifying.Config().use_elliptic_key_verifier(public_key=signer.public)
+    trusting.verify(model, bundle)
+    assert tensorizer_ops.load(model / "m.tensors", options=signer.options)
+    (model / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match="Hash mismatch for 'config"):
+        trusting.verify(model, bundle)
 
 
 @pytest.mark.parametrize("curve", CURVES)
@@ -657,3 +686,31 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
     with pytest.raises(errors.HashMismatch, match=r"config\.json"):
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
     assert not (target / "config.json").exists()
+
+
+def test_links_in_the_cache_of_the_hub(tmp_path: Path, model: Path, signer: Signer) -> None:
+    """They lead to the blobs of the same model, which count as files."""
+    repository = tmp_path / "hub" / "models--example--m"
+    snapshot, blobs = repository / "snapshots" / "0123abcd", repository / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for path in model.glob("*.*"):
+        content = path.read_bytes()
+        blob = blobs / hashlib.sha256(content).hexdigest()
+        blob.write_bytes(content)
+        (snapshot / path.name).symlink_to(os.path.relpath(blob, snapshot))
+    root = tensorizer_ops.sign(snapshot, key=signer.private)
+    found = trust.verify(snapshot, policy=signer.options["trust"])
+    assert found.subject == root
+    assert "m.tensors" in found.files
+    for file in FILES:
+        assert "scale" in tensorizer_ops.load(snapshot / file, options=signer.options)
+    blob = (snapshot / "m.tensors").resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
+        tensorizer_ops.load(snapshot / "m.tensors", options=signer.options)
+    for elsewhere in (tmp_path / "keys" / "release.pub", tmp_path / "hub" / "blobs" / "0"):
+        (snapshot / "link.json").unlink(missing_ok=True)
+        (snapshot / "link.json").symlink_to(elsewhere)
+        with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
+            tensorizer_ops.sign(snapshot, key=signer.private)

@@ -16,6 +16,7 @@ from local_servers.s3_server import S3
 from local_servers.web import Web
 from support.aws_server import Aws
 from support.relay import reached_through, relay
+from support.signer import Signer
 from tensorizer_ops import Publisher, errors, follow
 
 
@@ -125,3 +126,31 @@ def test_wrong_keys_are_an_error(redis: RedisServer) -> None:
     publish(Place(redis.url("wrong"), {}), range(1, 2))
     with pytest.raises(errors.PermissionDenied):
         next(follow(redis.url("wrong"), {}, options={"redis_password": "wrong"}))
+
+
+def test_signed_versions_on_a_server(place: Place, tmp_path: Path) -> None:
+    signer = Signer(tmp_path)
+    target = tmp_path / "copy.tensors"
+    options = place.options | signer.options
+    if place.uri.startswith("redis:"):
+        with pytest.raises(errors.InvalidArgument, match="is in Redis, which keeps tensors only"):
+            Publisher(place.uri, sign=signer.private)
+        return
+    with Publisher(
+        place.uri, sign=signer.private, whole_every=2, grace=0, options=place.options
+    ) as publisher:
+        for step in range(1, 9):
+            publisher.publish(state_of(step), step=step)
+            found = follow(place.uri, target, patience=0, options=options)
+            assert [each.step for each in found] == [step]
+    assert tensorizer_ops.load(target, verify="all")["w"].equal(state_of(8)["w"])
+    there = tensorizer_ops._versions.listing.Place(place.uri, place.options)
+    listing = there.understood(there.read() or b"")
+    assert listing.versions[0].number > 2
+    for number in (1, 2):
+        for kind in ("", ".delta"):
+            assert not there.folder.has(f"{number:08d}-{publisher._id}{kind}.tensors.sig")
+    (name,) = listing.versions[-1].files()
+    there.folder.remove(name + ".sig")
+    with pytest.raises(errors.Crypto, match="it is not signed"):
+        list(follow(place.uri, {}, patience=0, options=options))

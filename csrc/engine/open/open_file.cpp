@@ -48,7 +48,7 @@ std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOpt
                                    Wants wants) {
   check_wants(*source, wants);
   const SignedOptions wanted = options_from(options.source.given, &signed_options);
-  if (wanted.trust.empty() || source->is_signed()) return source;
+  if (wanted.trust.empty() || source->signed_root()) return source;
   throw Error(ErrorKind::InvalidArgument,
               source->label() +
                   ": option 'trust' is for files with a signature, and this is none: "

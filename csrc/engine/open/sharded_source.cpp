@@ -153,8 +153,11 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
   return all.value_or(ReadHints{});
 }
 
-bool ShardedSource::is_signed() const {
-  return std::ranges::all_of(shards_, [](const Shard& shard) { return shard.source->is_signed(); });
+std::optional<std::string> ShardedSource::signed_root() const {
+  const std::optional<std::string> root = shards_.front().source->signed_root();
+  const bool is_one_model = std::ranges::all_of(
+      shards_, [&](const Shard& shard) { return shard.source->signed_root() == root; });
+  return is_one_model ? root : std::nullopt;
 }
 
 bool ShardedSource::checks_at_end() const {

@@ -34,7 +34,7 @@ class ShardedSource final : public Source {
   std::optional<FileIdentity> identity() const override;
   bool reads(const FileIdentity& file) const override;
   std::uint64_t block() const override { return shards_.front().source->block(); }
-  bool is_signed() const override;
+  std::optional<std::string> signed_root() const override;
   bool checks_at_end() const override;
   bool remote() const override;
   bool cache(std::uint64_t offset, std::uint64_t size, Cancel& cancel) override;

@@ -31,7 +31,7 @@ class OnePassSource final : public KeepingSource {
   OnePassSource(std::shared_ptr<Source> file, SignedShards shards);
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
-  bool is_signed() const override { return true; }
+  std::optional<std::string> signed_root() const override { return shards_.root; }
   bool checks_at_end() const override;
   // Hashes what is left. Throws HashMismatch if the file is not the one that was signed. Every read
   // throws it from then on.

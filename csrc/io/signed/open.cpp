@@ -166,7 +166,8 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
   if (manifest.in_shards()) check_size(*file, listed.size, manifest.signer);
   const std::uint64_t shard_size = manifest.in_shards() ? manifest.shard_size : *size;
-  SignedShards shards{*size, shard_size, manifest.digests_of(listed), bundle, manifest.signer};
+  SignedShards shards{*size,  shard_size,      manifest.digests_of(listed),
+                      bundle, manifest.signer, to_hex(manifest.root)};
   if (*size <= kLargestFile || (manifest.in_shards() && shard_size <= kLargestShard)) {
     if (*size == 0 && !manifest.in_shards()) check_empty(*file, shards);
     return std::make_unique<SignedSource>(std::move(file), std::move(shards));

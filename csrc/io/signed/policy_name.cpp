@@ -152,6 +152,12 @@ void set_trust(const std::string& name, const TrustedSigners& signers) {
                                              signers.identities, signers.at, subject)));
 }
 
+void trust_checked(const std::string& name, const std::string& signer, ConstBytes payload) {
+  Policy policy;
+  policy.checked = CheckedBundle{signer, sha256(payload)};
+  named_policies().set(name, std::make_shared<const Policy>(std::move(policy)));
+}
+
 void forget_trust(const std::string& name) { named_policies().forget(name); }
 
 }  // namespace tensorizer

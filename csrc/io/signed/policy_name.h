@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "tensorizer_ops/trust.h"
 #include "trust/policy.h"
 
@@ -18,6 +19,9 @@ bool names_policy(std::string_view value) noexcept;
 // Returns the policy that `value` names. Throws Error(InvalidArgument) if there is no such name, or
 // if the file holds none, and NotFound and the other errors of files.
 std::shared_ptr<const Policy> resolve_policy(const std::string& value);
+
+// Stores a policy that trusts a bundle of Sigstore with this payload, which the caller has checked.
+void trust_checked(const std::string& name, const std::string& signer, ConstBytes payload);
 
 // Returns the private key in the PEM that a reference to a secret names ("file:PATH", "env:NAME",
 // "named:NAME"). `passphrase`: another reference, or empty. Throws as resolve_policy(), and what

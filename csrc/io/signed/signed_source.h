@@ -25,6 +25,7 @@ struct SignedShards {
   ConstBytes digests;                 // SHA-256, 32 bytes for each shard
   std::shared_ptr<const void> owner;  // of the digests
   std::string signer;                 // for messages
+  std::string root{};                 // the digest of the model
 };
 
 // Returns the shards, none larger than the file: sums with the largest sizes that a bundle may name
@@ -55,7 +56,7 @@ class SignedSource final : public KeepingSource {
   SignedSource(std::shared_ptr<Source> file, SignedShards shards);
 
   std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
-  bool is_signed() const override { return true; }
+  std::optional<std::string> signed_root() const override { return shards_.root; }
   // Bytes that read() gave have been compared already.
   bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }
   std::optional<FileIdentity> identity() const override { return file_->identity(); }

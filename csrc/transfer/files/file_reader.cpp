@@ -214,6 +214,8 @@ std::optional<std::string> FileReader::remote_version() {
   return open->source().remote() ? open->source().version() : std::nullopt;
 }
 
+std::optional<std::string> FileReader::signed_root() { return file()->source().signed_root(); }
+
 bool FileReader::can_map() { return file()->map() != nullptr; }
 
 void FileReader::prefetch(const std::optional<std::vector<std::string>>& names) {

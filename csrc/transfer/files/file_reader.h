@@ -103,6 +103,9 @@ class FileReader {
   void need_until(const std::string& name, std::int64_t element);
   // Returns the version of a file on a server; null if there is none.
   std::optional<std::string> remote_version();
+  // Returns the root digest of the model whose signature is compared with what is read; null if
+  // none is.
+  std::optional<std::string> signed_root();
   // Returns whether tensors on the CPU can share pages with the file.
   bool can_map();
   void prefetch(const std::optional<std::vector<std::string>>& names);

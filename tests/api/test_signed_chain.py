@@ -1,0 +1,134 @@
+"""Chains of checkpoints whose steps are signed, and what is done to those that are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.command import run
+from support.signer import Signer
+from tensorizer_ops import checkpoint, errors
+from tensorizer_ops.checkpoint import Chain
+
+KEY = "tensorizer_ops.chain"
+LISTS = ("chain.tensors", "chain-copy.tensors")
+
+
+def state_of(step: int) -> dict[str, Any]:
+    return {"w": torch.full((500,), float(step)), "step": step}
+
+
+def forge(root: Path, change: Any) -> None:
+    """Changes the list of steps, as somebody without the key can."""
+    listed = json.loads(tensorizer_ops.metadata(root / LISTS[0])[KEY])
+    change(listed["saved"])
+    for name in LISTS:
+        tensorizer_ops.save(root / name, {}, metadata={KEY: json.dumps(listed)})
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return Signer(tmp_path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def signed(root: Path, signer: Signer, *steps: int, **how: Any) -> Chain:
+    chain = Chain(root, sign=signer.private, options=signer.options, **({"grace": 0} | how))
+    for step in steps:
+        chain.save(step, state_of(step))
+    return chain
+
+
+def test_signed_steps(root: Path, signer: Signer) -> None:
+    chain = signed(root, signer, 1, 2, keep=2)
+    assert chain.load().state["step"] == 2
+    state = state_of(0)
+    assert chain.load(state, step=1).step == 1
+    assert (state["w"] == 1).all()
+    chain.save_async(3, state_of(3)).result()
+    assert chain.load(state).step == 3
+    assert Chain(root).load().step == 3  # who trusts nobody can load it, too
+    for step in chain.steps():
+        assert checkpoint.load(step.uri, options=signer.options)["step"] == step.step
+    run("verify", "-o", f"trust=file:{signer.public}", root)
+
+
+def test_signatures_go_with_their_steps(root: Path, signer: Signer) -> None:
+    signed(root, signer, 1, 2, 3, keep=1)
+    signed(root, signer, 4)
+    signatures = {path.name.split("-")[1] for path in root.glob("step-*.sig")}
+    assert signatures == {path.name.split("-")[1] for path in root.glob("step-*.tensors")}
+    assert signatures == {"3", "4"}
+
+
+@pytest.mark.parametrize("other", ["nobody", "somebody else"])
+def test_steps_of_others_are_passed_over(
+    root: Path, signer: Signer, tmp_path: Path, other: str
+) -> None:
+    signed(root, signer, 1)
+    sign = None if other == "nobody" else Signer(tmp_path, "others").private
+    Chain(root, sign=sign).save(2, state_of(2))
+    for state in (None, state_of(0)):
+        found = Chain(root, options=signer.options).load(state)
+        assert found.step == found.state["step"] == 1
+        assert [each.step for each in found.passed_over] == [2]
+        assert "step-2-" in found.passed_over[0].reason
+    with pytest.raises(errors.InvalidFormat, match=r"step 2 .* is damaged: .*step-2-"):
+        Chain(root, options=signer.options).load(step=2)
+    done = run("verify", "-o", f"trust=file:{signer.public}", root, status=1)
+    assert "step-2-" in done.stderr
+
+
+def test_lists_that_are_forged(root: Path, signer: Signer) -> None:
+    chain = signed(root, signer, 1, 2)
+
+    def newer(saved: list[dict[str, Any]]) -> None:
+        saved.append(saved[0] | {"step": 3})
+
+    copy = {name: (root / name).read_bytes() for name in LISTS}
+    forge(root, newer)
+    with pytest.raises(errors.InvalidFormat, match="the list of steps is damaged"):
+        chain.load()
+    for name, content in copy.items():
+        (root / name).write_bytes(content)
+
+    # The name of a file is part of what is signed, and the name of the step is in it.
+    older = json.loads(tensorizer_ops.metadata(root / LISTS[0])[KEY])["saved"][0]["name"]
+    renamed = "step-3" + older[6:]
+    for end in (".tensors", ".tensors.sig"):
+        shutil.copy(root / (older + end), root / (renamed + end))
+    forge(root, lambda saved: saved.append(saved[0] | {"step": 3, "name": renamed}))
+    found = chain.load()
+    assert found.step == 2
+    assert "has no 'step-3-" in found.passed_over[0].reason
+
+
+def test_bytes_that_were_changed(root: Path, signer: Signer) -> None:
+    signed(root, signer, 1, 2)
+    (newest,) = root.glob("step-2-????????????????.tensors")
+    newest.write_bytes(newest.read_bytes() + bytes(10))
+    found = Chain(root, options=signer.options).load()
+    assert found.step == 1
+    assert "signed" in found.passed_over[0].reason
+
+
+def test_a_save_that_fails_leaves_nothing(root: Path, signer: Signer, tmp_path: Path) -> None:
+    chain = signed(root, signer, 1)
+    with pytest.raises(TypeError):
+        chain.save(2, {"bad": object()})
+    with pytest.raises(TypeError):
+        chain.save_async(2, {"bad": object()})
+    with pytest.raises(FileNotFoundError, match=r"none\.pem"):
+        Chain(root, sign=tmp_path / "none.pem").save(2, state_of(2))
+    assert chain.load().step == 1
+    assert not list(root.glob("step-2-*"))

@@ -1,0 +1,284 @@
+"""Versions that a publisher signs, and what somebody can do who may write the place, but not sign.
+
+The list of versions is not signed, so all of it may be forged.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.signer import Signer
+from tensorizer_ops import Publisher, _core, errors, follow
+from tensorizer_ops._versions.listing import FILE
+from tensorizer_ops._versions.node import Node
+
+KEY = "tensorizer_ops.versions"
+
+
+def state_of(step: int) -> dict[str, torch.Tensor]:
+    return {"w": torch.arange(40_000) + step, "kept": torch.ones(100_000)}
+
+
+def publish(place: Path, steps: range, sign: Path | None, **how: Any) -> None:
+    with Publisher(place, sign=sign, **({"grace": 0} | how)) as publisher:
+        for step in steps:
+            publisher.publish(state_of(step), step=step)
+
+
+def list_of(place: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(tensorizer_ops.metadata(place / FILE)[KEY])
+    return found
+
+
+def forge(place: Path, versions: list[dict[str, Any]]) -> None:
+    listed = list_of(place) | {"versions": versions}
+    tensorizer_ops.save(place / FILE, {}, metadata={KEY: json.dumps(listed)})
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return Signer(tmp_path)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+class Follower:
+    """A file that follows."""
+
+    def __init__(self, place: Path, file: Path, options: dict[str, str]) -> None:
+        self.file = file
+        self._versions: Iterator[Any] = iter(())
+        self._again: Callable[[], Iterator[Any]] = lambda: follow(
+            place, file, patience=0, options=options
+        )
+
+    def now(self) -> list[int]:
+        return [version.number for version in self._again()]
+
+    def step(self) -> int:
+        return int(tensorizer_ops.load(self.file, verify="all")["w"][0])
+
+
+@pytest.fixture
+def follower(place: Path, tmp_path: Path, signer: Signer) -> Follower:
+    return Follower(place, tmp_path / "copy.tensors", signer.options)
+
+
+def test_signed_versions(place: Path, signer: Signer, follower: Follower) -> None:
+    memory: dict[str, torch.Tensor] = {}
+    for step in (1, 2, 3):
+        publish(place, range(step, step + 1), signer.private)
+        assert follower.now() == [step]
+        assert follower.step() == step
+        assert list(follow(place, memory, patience=0, options=signer.options))
+        assert memory["w"].equal(state_of(step)["w"])
+    # Also those who trust nobody can follow.
+    assert list(follow(place, {}, patience=0))
+
+
+def test_signatures_go_with_their_files(place: Path, signer: Signer, tmp_path: Path) -> None:
+    publish(place, range(1, 9), signer.private, whole_every=2, scratch=tmp_path / "scratch")
+    named = {name for each in list_of(place)["versions"] for name in (each["delta"], each["whole"])}
+    unlisted = {each["name"] for each in list_of(place)["unlisted"]}
+    found = {path.name for path in place.iterdir() if path.suffix == ".sig"}
+    assert len(found) < 8
+    assert {name + ".sig" for name in named - {None}} <= found
+    assert found <= {name + ".sig" for name in (named - {None}) | unlisted}
+
+
+@pytest.mark.parametrize("other", ["nobody", "somebody else"])
+def test_versions_of_others(
+    place: Path, signer: Signer, follower: Follower, tmp_path: Path, other: str
+) -> None:
+    publish(place, range(1, 2), signer.private)
+    assert follower.now() == [1]
+    sign = None if other == "nobody" else Signer(tmp_path, "others").private
+    publish(place, range(2, 3), sign)
+    names = [path.name for path in place.glob("00000002-*.tensors")]
+    with pytest.raises(errors.Crypto, match=r"it is not signed|expected is the key") as caught:
+        follower.now()
+    assert any(name in str(caught.value) for name in names)
+    with pytest.raises(errors.Crypto):
+        list(follow(place, {}, patience=0, options=signer.options))
+    assert follower.step() == 1
+    publish(place, range(3, 4), signer.private)
+    assert follower.now() == [3]
+
+
+@pytest.mark.parametrize("how", ["in place", "on disk"])
+def test_an_older_version_under_a_newer_number(
+    place: Path, signer: Signer, follower: Follower, how: str
+) -> None:
+    publish(place, range(1, 3), signer.private, whole_every=1)
+    assert follower.now() == [2]
+    first, second = list_of(place)["versions"]
+    if how == "in place":
+        forge(place, [first, second, first | {"number": 3}])
+        with pytest.raises(errors.InvalidFormat, match="the list of versions is damaged"):
+            follower.now()
+    # The name is part of what is signed.
+    renamed = "00000003" + first["whole"][8:]
+    for end in ("", ".sig"):
+        shutil.copy(place / (first["whole"] + end), place / (renamed + end))
+    forge(place, [first, second, first | {"number": 3, "whole": renamed}])
+    with pytest.raises(errors.Crypto, match=renamed):
+        follower.now()
+    assert follower.step() == 2
+
+
+def test_a_number_that_the_target_would_get_for_nothing(
+    place: Path, signer: Signer, follower: Follower
+) -> None:
+    """The file is that version already, says the list, so nothing needs to be read."""
+    publish(place, range(1, 3), signer.private, whole_every=1)
+    assert follower.now() == [2]
+    first, second = list_of(place)["versions"]
+    number = f"{3:08d}-{second['whole'][9:]}"
+    for new in (
+        {"whole": number, "delta": None},
+        {"whole": None, "delta": number.replace(".", ".delta.", 1)},
+    ):
+        forge(place, [first, second, second | {"number": 3} | new])
+        with pytest.raises((FileNotFoundError, errors.Crypto)):
+            follower.now()
+    forge(place, [first, second])
+    assert follower.now() == [2]
+
+
+def test_lists_that_go_back(
+    place: Path, signer: Signer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(place, range(1, 3), signer.private)
+    older = (place / FILE).read_bytes()
+    publish(place, range(3, 4), signer.private)
+    memory: dict[str, torch.Tensor] = {}
+    versions = follow(place, memory, interval=0.01, patience=0.1, options=signer.options)
+    assert next(versions).number == 3
+    newer = (place / FILE).read_bytes()
+    (place / FILE).write_bytes(older)
+    assert list(versions) == []
+    assert caplog.text.count("ends with version 2, and version 3 was here before") == 1
+    assert memory["w"].equal(state_of(3)["w"])
+    (place / FILE).write_bytes(newer)
+    # A follower that begins has not seen the newer one.
+    assert [each.number for each in follow(place, {}, patience=0, options=signer.options)] == [3]
+
+
+def test_links_that_are_left_out_or_are_of_another_chain(
+    place: Path, signer: Signer, follower: Follower, tmp_path: Path
+) -> None:
+    publish(place, range(1, 2), signer.private)
+    assert follower.now() == [1]
+    publish(place, range(1, 4), signer.private, scratch=tmp_path / "scratch")
+    versions = list_of(place)["versions"]
+    whole = next(each for each in versions[1:] if each["whole"])
+    last = versions[-1]
+    assert last["delta"]
+    assert not last["whole"]
+    # The delta to the last version, as if it were made of the first one.
+    forge(place, [versions[0], last | {"number": 2}])
+    with pytest.raises(errors.InvalidFormat, match="is damaged"):
+        follower.now()
+    forge(place, [last])
+    with pytest.raises(errors.InvalidFormat, match="no way leads to the newest version"):
+        follower.now()
+    # That of another chain by the same key.
+    other = tmp_path / "other"
+    with Publisher(other, sign=signer.private) as publisher:
+        for step in (10, 20):
+            publisher.publish(state_of(step) | {"other": torch.ones(1)}, step=step)
+    theirs = list_of(other)["versions"][1]
+    for path in other.iterdir():
+        if path.name != FILE:
+            shutil.copy(path, place)
+    for digest in (whole["digest"], theirs["digest"]):
+        forge(place, [versions[0], theirs | {"digest": digest}])
+        with pytest.raises((errors.InvalidArgument, errors.InvalidFormat)):
+            follower.now()
+    assert follower.step() == 1
+
+
+def test_files_that_were_changed(place: Path, signer: Signer, follower: Follower) -> None:
+    publish(place, range(1, 2), signer.private)
+    (version,) = list_of(place)["versions"]
+    whole = place / version["whole"]
+    content = whole.read_bytes()
+    whole.write_bytes(content + bytes(1000))
+    with pytest.raises(errors.HashMismatch, match=f"has {len(content) + 1000} bytes, and the key"):
+        follower.now()
+    whole.write_bytes(content)
+    forge(place, [version | {"digest": "v2:" + "0" * 64}])
+    with pytest.raises(errors.HashMismatch, match="digest"):
+        follower.now()
+    assert not follower.file.exists()
+
+
+def test_a_damaged_delta_is_avoided(
+    place: Path, signer: Signer, follower: Follower, tmp_path: Path
+) -> None:
+    with Publisher(place, sign=signer.private, whole_every=1) as publisher:
+        publisher.publish(state_of(1), step=1)
+        assert follower.now() == [1]
+        publisher.publish(state_of(2), step=2)
+    delta = list_of(place)["versions"][-1]["delta"]
+    (place / f"{delta}.sig").unlink()
+    assert follower.now() == [2]
+    assert follower.step() == 2
+
+
+def test_a_node(place: Path, signer: Signer, tmp_path: Path) -> None:
+    """What vLLM's engine follows with, whose options are these."""
+    folder = tmp_path / "node"
+    publish(place, range(1, 2), signer.private)
+    node = Node(place, str(folder), signer.options, interval=0.01)
+    trusting = Node(place, str(folder), {}, interval=0.01)  # anybody
+    for each in (node, trusting):
+        assert tensorizer_ops.load(each.file(1, patience=60))["w"][0] == 1
+    publish(place, range(2, 3), None)
+    assert tensorizer_ops.load(trusting.file(2, patience=60))["w"][0] == 2
+    with pytest.raises(errors.TimedOut, match=r"within 1 seconds: .*it is not signed"):
+        node.file(2, patience=1)
+    publish(place, range(3, 4), signer.private)
+    assert tensorizer_ops.load(node.file(3, patience=60))["w"][0] == 3
+    node.close()
+    trusting.close()
+
+
+def test_nothing_is_signed_that_was_replaced_on_the_way(
+    place: Path, signer: Signer, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher signs what it has written, and never what it finds in the place."""
+    tensorizer_ops.save(place.parent / "bad.tensors", state_of(666))
+    bad = (place.parent / "bad.tensors").read_bytes()
+    upload = _core.upload
+
+    def replaced(source: str, target: str, options: Any) -> None:
+        upload(source, target, options)
+        for path in place.glob("0*.tensors"):
+            path.write_bytes(bad)
+
+    monkeypatch.setattr(_core, "upload", replaced)
+    publish(place, range(1, 2), signer.private)
+    with pytest.raises(errors.HashMismatch, match=r"the key [0-9a-f]{64} signed"):
+        follower.now()
+    assert not follower.file.exists()
+
+
+def test_a_wrong_key(place: Path, tmp_path: Path) -> None:
+    with (
+        Publisher(place, sign=tmp_path / "none.pem") as publisher,
+        pytest.raises(FileNotFoundError, match=r"none\.pem"),
+    ):
+        publisher.publish(state_of(1), step=1)
+    assert not list(follow(place, {}, patience=0))

@@ -1,0 +1,73 @@
+"""Loads of signed files that ranks share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.ranks import run_ranks
+from support.signer import Signer
+
+LOAD = """
+gathers, trust, uri, *others = given
+if gathers == "True":
+    from tensorizer_ops._distributed import peers
+    peers.host = lambda: str(rank)
+if others and rank == 1:
+    uri = others[0]
+try:
+    loaded = distributed.load(uri, options={"trust": f"file:{trust}"})
+    report(sum(tensor.sum().item() for tensor in loaded.values()))
+except Exception as error:
+    report(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return Signer(tmp_path)
+
+
+@pytest.fixture
+def model(tmp_path: Path, signer: Signer) -> Path:
+    tensors = {f"t{i}": torch.ones(1_000_000, dtype=torch.int32) for i in range(4)}
+    folder = tmp_path / "model"
+    tensorizer_ops.save(folder / "m.tensors", tensors)
+    tensorizer_ops.save(folder / "m.safetensors", tensors, hashes="none")
+    tensorizer_ops.sign(folder, key=signer.private)
+    return folder
+
+
+@pytest.mark.parametrize("gathers", [False, True], ids=["one host", "several hosts"])
+@pytest.mark.parametrize("name", ["m.tensors", "m.safetensors"])
+def test_signed_files(
+    tmp_path: Path, model: Path, signer: Signer, name: str, gathers: bool
+) -> None:
+    file = model / name
+    ranks = run_ranks(tmp_path / "ranks", LOAD, gathers, signer.public, file)
+    assert ranks.reports == [4_000_000] * 4
+    content = bytearray(file.read_bytes())
+    content[-1_000_000] ^= 1  # in what one rank reads
+    file.write_bytes(content)
+    for report in run_ranks(tmp_path / "again", LOAD, gathers, signer.public, file).reports:
+        assert report.startswith("HashMismatch")
+        assert "are not those that the key" in report
+    file.with_name("model.sig").unlink()
+    for report in run_ranks(tmp_path / "none", LOAD, gathers, signer.public, file).reports:
+        assert report.startswith("Crypto")
+        assert "it is not signed" in report
+
+
+def test_all_ranks_load_the_same_signed_model(tmp_path: Path, model: Path, signer: Signer) -> None:
+    """Others differ where no rank looks before it loads."""
+    tensors = tensorizer_ops.load(model / "m.safetensors", copy=True)
+    tensors["t3"][7] = 2
+    other = tmp_path / "other" / "m.safetensors"
+    tensorizer_ops.save(other, tensors, hashes="none")
+    tensorizer_ops.sign(other, key=signer.private)
+    where = (True, signer.public, model / "m.safetensors", other)
+    for report in run_ranks(tmp_path / "ranks", LOAD, *where).reports:
+        assert "rank 1 loads something else" in report

@@ -1,0 +1,142 @@
+"""Bundles of Sigstore, by an authority and logs of our own. The verifier is that of sigstore."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.own_sigstore import OwnSigstore
+from support.signer import Signer
+from tensorizer_ops import errors, trust
+
+IDENTITY, ISSUER = "release@example.com", "https://issuer.invalid"
+
+
+class Model:
+    """A model whose bundle is one of Sigstore."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sigstore = OwnSigstore()
+        self.root = self.sigstore.trusted_root(folder / "trusted_root.json")
+        self._signer = Signer(folder)
+        self.folder = folder / "model"
+        self.file, self.bundle = self.folder / "m.tensors", self.folder / "model.sig"
+        self.save(1)
+
+    def save(self, value: int) -> None:
+        tensorizer_ops.save(self.file, {"w": torch.full((1000,), value)})
+        self.digest = tensorizer_ops.sign(self.folder, key=self._signer.private)
+        text = json.loads(self.bundle.read_text())["dsseEnvelope"]["payload"]
+        self.write(self.sigstore.bundle(base64.b64decode(text), IDENTITY, ISSUER))
+
+    def write(self, bundle: dict[str, Any]) -> None:
+        self.bundle.write_text(json.dumps(bundle))
+
+    def add(self, **how: Any) -> str:
+        who = {"identity": IDENTITY, "issuer": ISSUER, "root": self.root}
+        return trust.add_sigstore("release", self.bundle, **(who | how))
+
+    def load(self) -> int:
+        loaded = tensorizer_ops.load(self.file, options={"trust": "named:release"})
+        return int(loaded["w"][0])
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    pytest.importorskip("sigstore")
+    trust.remove("release")
+    return Model(tmp_path)
+
+
+def test_bundles_of_sigstore(model: Model) -> None:
+    assert model.add() == model.digest
+    assert model.load() == 1
+    found = trust.verify(model.folder, policy="named:release")
+    assert found.signer == f"{IDENTITY} of {ISSUER}"
+    assert found.files == ["m.tensors"]
+    content = bytearray(model.file.read_bytes())
+    content[-1] ^= 1
+    model.file.write_bytes(content)
+    with pytest.raises(errors.HashMismatch, match=f"{IDENTITY} of {ISSUER} signed"):
+        model.load()
+
+
+def test_only_the_model_that_was_checked(model: Model) -> None:
+    model.add()
+    model.save(2)  # by the same signer
+    with pytest.raises(errors.Crypto, match=f"another one than the bundle of {IDENTITY}"):
+        model.load()
+    model.add()
+    assert model.load() == 2
+    tensorizer_ops.sign(model.folder, key=model._signer.private)
+    with pytest.raises(errors.Crypto, match=f"expected is the bundle of Sigstore by {IDENTITY}"):
+        model.load()
+
+
+def test_other_signers(model: Model, tmp_path: Path) -> None:
+    for how, message in (
+        ({"identity": "somebody@example.com"}, r"SANs do not match"),
+        ({"issuer": "https://other.invalid"}, r"OIDC.*[Ii]ssuer"),
+        ({"root": OwnSigstore().trusted_root(tmp_path / "other.json")}, r"certificate chain"),
+    ):
+        with pytest.raises(errors.Crypto, match=message):
+            model.add(**how)
+        with pytest.raises(ValueError, match="there is no policy named"):
+            model.load()
+    with pytest.raises(errors.Crypto, match="which only Python can check"):
+        tensorizer_ops.load(model.file, options={"trust": f"file:{model._signer.public}"})
+
+
+def without_entries(bundle: dict[str, Any]) -> None:
+    bundle["verificationMaterial"]["tlogEntries"] = []
+
+
+def other_payload(bundle: dict[str, Any]) -> None:
+    payload = base64.b64decode(bundle["dsseEnvelope"]["payload"]).replace(
+        b"m.tensors", b"n.tensors"
+    )
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
+
+
+def other_time(bundle: dict[str, Any]) -> None:
+    entry = bundle["verificationMaterial"]["tlogEntries"][0]
+    entry["integratedTime"] = str(int(entry["integratedTime"]) + 60)
+
+
+def other_log(bundle: dict[str, Any]) -> None:
+    entry = bundle["verificationMaterial"]["tlogEntries"][0]
+    entry["inclusionProof"]["rootHash"] = base64.b64encode(bytes(32)).decode()
+
+
+def no_bundle(bundle: dict[str, Any]) -> None:
+    bundle.clear()
+
+
+@pytest.mark.parametrize(
+    "change", [without_entries, other_payload, other_time, other_log, no_bundle]
+)
+def test_bundles_that_were_changed(model: Model, change: Any) -> None:
+    bundle = json.loads(model.bundle.read_text())
+    change(bundle)
+    model.write(bundle)
+    with pytest.raises(errors.Crypto, match=r"model\.sig': it is not a bundle of Sigstore by"):
+        model.add()
+    with pytest.raises(ValueError, match="there is no policy named"):
+        model.load()
+
+
+def test_what_is_no_model(model: Model, tmp_path: Path) -> None:
+    model.write(model.sigstore.bundle(b'{"not": "a model"}', IDENTITY, ISSUER))
+    with pytest.raises(errors.InvalidFormat, match=r"model\.sig'"):
+        model.add()
+    with pytest.raises(ValueError, match="there is no policy named"):
+        model.load()
+    (tmp_path / "root.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"root .*root\.json"):
+        model.add(root=tmp_path / "root.json")
