@@ -102,9 +102,11 @@ def from_pretrained(
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
     where, device_map = configs.devices_of(device, device_map)
     fields = files.read_object(folder, CONFIG)
+    # All of a model is wanted, but not at once.
+    first = {"hash_first": "true"} if folder.policy else {}
     opened = Reader(
         folder.uri(weights or files.found_weights(folder)),
-        options=folder.loads,
+        options=folder.loads | first,
         device=where or "cpu",
         verify=verify,
         copy=copy,

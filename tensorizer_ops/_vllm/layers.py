@@ -32,7 +32,7 @@ def hidden_copy(module: torch.nn.Module) -> str | None:
 
 def pack_again(module: torch.nn.Module) -> None:
     """Let vLLM pack experts once more, as it does on CPUs only while they have no kernel."""
-    method = getattr(module, "quant_method", None)
+    method: Any = getattr(module, "quant_method", None)
     if hasattr(method, "moe_kernel"):
         method.moe_kernel = None
 

@@ -76,7 +76,7 @@ def test_steps_of_others_are_passed_over(
     root: Path, signer: Signer, tmp_path: Path, other: str
 ) -> None:
     signed(root, signer, 1)
-    sign = None if other == "nobody" else Signer(tmp_path, "others").private
+    sign = None if other == "nobody" else Signer(tmp_path / "others").private
     Chain(root, sign=sign).save(2, state_of(2))
     for state in (None, state_of(0)):
         found = Chain(root, options=signer.options).load(state)

@@ -103,7 +103,7 @@ def test_versions_of_others(
 ) -> None:
     publish(place, range(1, 2), signer.private)
     assert follower.now() == [1]
-    sign = None if other == "nobody" else Signer(tmp_path, "others").private
+    sign = None if other == "nobody" else Signer(tmp_path / "others").private
     publish(place, range(2, 3), sign)
     names = [path.name for path in place.glob("00000002-*.tensors")]
     with pytest.raises(errors.Crypto, match=r"it is not signed|expected is the key") as caught:

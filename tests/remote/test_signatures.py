@@ -18,10 +18,8 @@ from typing import Any
 
 import pytest
 import torch
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from model_signing import verifying
 
 import tensorizer_ops
@@ -31,65 +29,11 @@ from local_servers.web import Web
 from support.command import run
 from support.process import environment
 from support.samples import assert_same
+from support.signer import DAY, IDENTITY, NOW, Signer
 from tensorizer_ops import errors, trust
 from tensorizer_ops._front import serving
 
 CURVES = {"p256": ec.SECP256R1(), "p384": ec.SECP384R1(), "p521": ec.SECP521R1()}
-NOW = datetime.datetime.now(datetime.timezone.utc)
-DAY = datetime.timedelta(days=1)
-IDENTITY = "release@example.com"
-
-
-class Signer:
-    """A key, in files, and certificates for it."""
-
-    def __init__(self, folder: Path, curve: ec.EllipticCurve = CURVES["p256"]) -> None:
-        folder.mkdir(exist_ok=True)
-        self.folder = folder
-        self.private, self.public = folder / "release.pem", folder / "release.pub"
-        self.key = ec.generate_private_key(curve)
-        self.private.write_bytes(
-            self.key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        self.public.write_bytes(
-            self.key.public_key().public_bytes(
-                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-            )
-        )
-        self.options = {"trust": f"file:{self.public}"}
-
-    def certificates(self, days: int = 30) -> tuple[Path, Path]:
-        """Return a certificate of this key, that ends after so many days, and its root."""
-        root_key = ec.generate_private_key(ec.SECP256R1())
-        root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
-        begin = NOW - 60 * DAY
-        root = (
-            x509.CertificateBuilder(root_name, root_name, root_key.public_key())
-            .serial_number(1)
-            .not_valid_before(begin)
-            .not_valid_after(NOW + 60 * DAY)
-            .add_extension(x509.BasicConstraints(True, None), critical=True)
-            .sign(root_key, hashes.SHA256())
-        )
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "release")])
-        usage = x509.KeyUsage(True, *[False] * 8)
-        leaf = (
-            x509.CertificateBuilder(root_name, name, self.key.public_key())
-            .serial_number(2)
-            .not_valid_before(begin)
-            .not_valid_after(NOW + days * DAY)
-            .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.RFC822Name(IDENTITY)]), False)
-            .sign(root_key, hashes.SHA256())
-        )
-        paths = self.folder / "leaf.pem", self.folder / "root.pem"
-        for path, certificate in zip(paths, (leaf, root), strict=True):
-            path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        return paths
 
 
 def others(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -665,6 +609,26 @@ def test_models_of_transformers(
     (where / "tokenizer_config.json").write_text("{}")
     with pytest.raises(errors.Crypto, match=r"tokenizer_config\.json': it is not signed"):
         tensorizer_ops.hf.tokenizer(uri, options=signer.options)
+
+
+def test_a_model_of_transformers_that_was_signed_in_whole(tmp_path: Path, signer: Signer) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=20_000, hidden_size=256, intermediate_size=64, num_hidden_layers=1
+    )
+    model = transformers.LlamaForCausalLM(config)
+    folder = tmp_path / "llama"
+    tensorizer_ops.hf.save_pretrained(model, folder)
+    file = folder / "model.tensors"
+    assert file.stat().st_size > 16 << 20
+    tensorizer_ops.sign(folder, key=signer.private, method="files")
+    loaded = tensorizer_ops.hf.from_pretrained(folder, options=signer.options)
+    assert_same(loaded.state_dict(), model.state_dict())
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(errors.HashMismatch, match=r"model\.tensors"):
+        tensorizer_ops.hf.from_pretrained(folder, options=signer.options)
 
 
 def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: Path) -> None:

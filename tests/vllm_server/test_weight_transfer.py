@@ -23,6 +23,7 @@ import tensorizer_ops
 from local_servers.dav_server import dav_server
 from local_servers.s3_server import s3_server
 from local_servers.waiting import wait_until
+from support.signer import Signer
 from support.vllm_server import (
     Server,
     ours,
@@ -75,8 +76,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def begin(server: Server, place: str, folder: Path) -> None:
-    init = {"uri": place, "folder": str(folder), "interval": 0.05}
+def begin(server: Server, place: str, folder: Path, **options: str) -> None:
+    init = {"uri": place, "folder": str(folder), "interval": 0.05, "options": options}
     server.post("/init_weight_transfer_engine", {"init_info": init})
 
 
@@ -139,25 +140,30 @@ def test_elements_change_in_place(
         assert server.complete() == found
 
 
-def test_experts_are_packed_again(tmp_path: Path, plain: dict[str, str]) -> None:
+def test_signed_experts(tmp_path: Path, plain: dict[str, str]) -> None:
+    """A version is packed as the weights before it, and one that is not signed never arrives."""
     place = str(tmp_path / "run")
+    signer = Signer(tmp_path)
     old, new = tmp_path / "old", tmp_path / "new"
     for seed, folder in enumerate((old, new)):
         save_model(folder, seed=seed, kind="mixtral")
         tensorizer_ops.save(folder / "m.tensors", tensorizer_ops.load(folder))
+        tensorizer_ops.sign(folder, key=signer.private)
     extension = ("--worker-extension-cls", "tensorizer_ops.vllm.WorkerExtension")
-    given = [*ours(old / "m.tensors"), *TRANSFER, *extension]
-    with (
-        serving(tmp_path / "server", old, *given, VLLM_SERVER_DEV_MODE="1", **plain) as server,
-        Publisher(place) as publisher,
-    ):
-        begin(server, place, tmp_path / "node")
-        publisher.publish(new / "m.tensors", step=1)
+    given = [*ours(old / "m.tensors", options=signer.options), *TRANSFER, *extension]
+    with serving(tmp_path / "server", old, *given, VLLM_SERVER_DEV_MODE="1", **plain) as server:
+        begin(server, place, tmp_path / "node", **signer.options)
+        with Publisher(place, sign=signer.private) as publisher:
+            publisher.publish(new / "m.tensors", step=1)
         update(server, 1)
         found = server.complete()
-        call = {"method": "attest", "args": [str(new / "m.tensors")]}
+        call = {"method": "attest", "args": [str(new / "m.tensors"), signer.options]}
         (attested,) = server.post("/collective_rpc", call)["results"]
         assert attested["equal"], attested
+        with Publisher(place, whole_every=1) as publisher:
+            publisher.publish(old / "m.tensors", step=2)
+        refused(server, 2, "it is not signed", patience=1)
+        assert server.complete() == found
     with serving(tmp_path / "other", new, *ours(new / "m.tensors"), **plain) as server:
         assert server.complete() == found
 
