@@ -62,7 +62,7 @@ def measure(folder: Path, large: int, rounds: int) -> Found:
             found = tensorizer_ops.attest(model, file, load_weights=model.load_weights)
             attested = time.perf_counter()
             assert found.equal and len(found.compared) == len(tensors)
-            tensorizer_ops.load(file, verify="all", slices=slices, copy=True)
+            tensorizer_ops.load(file, verify="all", slices=slices, dtype=dtype, copy=True)
             loaded = time.perf_counter()
             seconds.setdefault(f"{way}, attest", []).append(attested - begin)
             seconds.setdefault(f"{way}, load", []).append(loaded - attested)

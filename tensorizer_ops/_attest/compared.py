@@ -63,10 +63,17 @@ def difference(expected: torch.Tensor, own: torch.Tensor) -> Difference | None:
     one, other = (
         tensor.to(device).contiguous().view(-1).view(torch.uint8) for tensor in (expected, own)
     )
-    if torch.equal(one, other):
+    words = one.numel() // 8 * 8  # which are compared in a quarter of the time of bytes
+    if _are_equal(one[:words], other[:words]) and torch.equal(one[words:], other[words:]):
         return None
     places = (one != other).view(-1, own.itemsize).any(1).nonzero().flatten()
     return Difference(places[:_MOST_NAMED].tolist(), len(places))
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.storage_offset() % 8 or other.storage_offset() % 8:
+        return torch.equal(one, other)
+    return torch.equal(one.view(torch.int64), other.view(torch.int64))
 
 
 class Compared(Stored):
@@ -103,11 +110,16 @@ class Compared(Stored):
 
     def _difference_of_rows(self, begin: int, own: torch.Tensor) -> Difference | None:
         """Compare chunks by their digests, and other elements one by one."""
+        ranges = self._without_digest(begin, own)
+        starts = [start for start, _ in ranges]
+        loaded = [
+            torch.empty(stop - start, dtype=self.dtype, device=own.device) for start, stop in ranges
+        ]
+        names = [self.name] * len(ranges)
+        self._internals.load_ranges(names, starts, loaded, None, "all", 0)
         places: list[int] = []
         count = 0
-        for start, stop in self._without_digest(begin, own):
-            expected = torch.empty(stop - start, dtype=self.dtype, device=own.device)
-            self._internals.load_ranges([self.name], [start], [expected], None, "all", 0)
+        for (start, stop), expected in zip(ranges, loaded, strict=True):
             if found := difference(expected, own[start - begin : stop - begin]):
                 places += [place + start - begin for place in found.places]
                 count += found.count

@@ -252,8 +252,8 @@ void OnePassSource::read_again(std::uint64_t offset, std::span<const Bytes> piec
   std::vector<std::byte> before(offset - begin);
   std::vector<std::byte> behind(blocks.back().end - end);
   std::vector<Bytes> all(pieces.begin(), pieces.end());
-  all.insert(all.begin(), Bytes(before));
-  all.emplace_back(behind);
+  if (!before.empty()) all.insert(all.begin(), Bytes(before));
+  if (!behind.empty()) all.emplace_back(behind);
   file_->read(begin, all, cancel);
   std::vector<Sha256> states;
   std::vector<std::vector<Bytes>> parts;
