@@ -154,6 +154,11 @@ class Source : public Redactor {
   // nothing that was made of them may be given out before.
   virtual bool checks_at_end() const { return false; }
 
+  // Returns where the file ends that has this byte, of a source that has several files.
+  virtual std::uint64_t end_of_file(std::uint64_t /*offset*/) const {
+    return std::numeric_limits<std::uint64_t>::max();
+  }
+
   // Returns true if every read is a round trip to a server, so that reading ahead pays.
   virtual bool remote() const { return false; }
 
@@ -195,6 +200,9 @@ class ForwardingSource : public Source {
   std::uint64_t start() const override { return file_->start(); }
   std::optional<std::string> signed_root() const override { return file_->signed_root(); }
   bool checks_at_end() const override { return file_->checks_at_end(); }
+  std::uint64_t end_of_file(std::uint64_t offset) const override {
+    return file_->end_of_file(offset);
+  }
   bool remote() const override { return file_->remote(); }
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override {
     return file_->hints(offset, length);

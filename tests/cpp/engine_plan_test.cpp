@@ -170,6 +170,29 @@ TEST(Interleave, PutsBundlesLast) {
   EXPECT_EQ(plan.tasks[4].count, 1U);
 }
 
+TEST(SideBySide, MovesFilesInTheirOrderAndEndsThemTogether) {
+  // Two files: one of 40 strips, one of 10 and a bundle.
+  const std::vector<Extent> extents{{0, 0, 10 * 4096, false},
+                                    {10 * 4096, 0, 30 * 4096, false},
+                                    {1 << 20, 10, 4086, false},
+                                    {(1 << 20) + 4096, 0, 9 * 4096, false}};
+  Plan plan = plan_in_order(extents, kLimits);
+  put_side_by_side(plan, extents, [](std::uint64_t offset) {
+    return offset < 1 << 20 ? std::uint64_t{1} << 20 : std::uint64_t{2} << 20;
+  });
+  ASSERT_EQ(plan.tasks.size(), 50U);
+  std::uint64_t last[2] = {0, 0};
+  int moved[2] = {0, 0};
+  for (const Task& task : plan.tasks) {
+    const std::uint64_t offset = extents[task.first].offset + task.position;
+    const int file = offset < 1 << 20 ? 0 : 1;
+    EXPECT_GE(offset, last[file]);
+    last[file] = offset;
+    ++moved[file];
+    EXPECT_NEAR(moved[0] / 40.0, moved[1] / 10.0, 0.15);
+  }
+}
+
 // ---- moving by a plan
 
 void raise(std::atomic<int>& most, int now) {

@@ -157,6 +157,11 @@ LoadPlan plan_load(const LoadJob& job) {
   }
   plan.plan = plan_in_order(plan.extents, limits);
   if (lanes) interleave(plan.plan, settings.threads * plan.move.lanes);
+  if (job.source.checks_at_end()) {
+    // One hash covers a file, so only several files keep several threads busy.
+    put_side_by_side(plan.plan, plan.extents,
+                     [&](std::uint64_t offset) { return job.source.end_of_file(offset); });
+  }
   plan.strip_size = limits.strip_size;
   plan.piece_size = staged_piece(shares.fair_share);
   const bool in_chunks = job.encrypted() || job.checks_parts();

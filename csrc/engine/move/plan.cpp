@@ -1,7 +1,10 @@
 #include "engine/move/plan.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <numeric>
+#include <vector>
 
 namespace tensorizer {
 
@@ -11,6 +14,46 @@ std::uint64_t largest_strip(const Extent& extent, const PlanLimits& limits) {
   const std::uint64_t most = limits.strip_size / extent.cost;
   const std::uint64_t unit = extent.run > 0 && extent.run <= most ? extent.run : kStripUnit;
   return std::max(most / unit * unit, unit);
+}
+
+// To which lane a task belongs, and how many bytes it moves.
+struct Turn {
+  std::uint32_t lane;
+  std::uint64_t size;
+};
+constexpr std::uint32_t kLast = std::numeric_limits<std::uint32_t>::max();  // behind all lanes
+
+// Reorders the tasks so that each lane keeps its order, and advances at the pace that makes it end
+// together with the others.
+template <typename TurnOf>
+void take_turns(Plan& plan, const TurnOf& turn_of) {
+  std::vector<Turn> turns;
+  turns.reserve(plan.tasks.size());
+  std::map<std::uint32_t, std::uint64_t> lane_size;
+  for (const Task& task : plan.tasks) {
+    turns.push_back(turn_of(task));
+    lane_size[turns.back().lane] += turns.back().size;
+  }
+  struct When {
+    double when;
+    std::size_t task;
+  };
+  std::vector<When> order;
+  order.reserve(turns.size());
+  std::map<std::uint32_t, std::uint64_t> passed;
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    const auto [lane, size] = turns[i];
+    std::uint64_t& before = passed[lane];
+    const double all = static_cast<double>(std::max<std::uint64_t>(lane_size[lane], 1));
+    order.push_back({lane == kLast ? 2.0 : static_cast<double>(before) / all, i});
+    before += size;
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const When& a, const When& b) { return a.when < b.when; });
+  std::vector<Task> tasks;
+  tasks.reserve(order.size());
+  for (const When& each : order) tasks.push_back(plan.tasks[each.task]);
+  plan.tasks = std::move(tasks);
 }
 
 }  // namespace
@@ -71,30 +114,26 @@ void interleave(Plan& plan, int open) {
     lane_of[large] = static_cast<std::uint32_t>(least - lane_size.begin());
     *least += plan.large[large].size;
   }
-  // Each lane advances at the pace that makes it end together with the others.
-  struct Turn {
-    double when;
-    std::size_t task;
-  };
-  std::vector<Turn> turns;
-  turns.reserve(plan.tasks.size());
-  std::vector<std::uint64_t> passed(lane_size.size(), 0);
-  for (std::size_t i = 0; i < plan.tasks.size(); ++i) {
-    const Task& task = plan.tasks[i];
-    if (!task.is_strip()) {
-      turns.push_back({2.0, i});
-      continue;
+  take_turns(plan, [&](const Task& task) {
+    return task.is_strip() ? Turn{lane_of[task.large], task.size} : Turn{kLast, 0};
+  });
+}
+
+void put_side_by_side(Plan& plan, std::span<const Extent> extents, const EndOfRun& end_of_run) {
+  std::uint32_t lane = 0;
+  std::uint64_t end = 0;
+  take_turns(plan, [&](const Task& task) {
+    const Extent& first = extents[task.first];
+    if (first.offset >= end) {
+      ++lane;
+      end = end_of_run(first.offset);
     }
-    const std::uint32_t lane = lane_of[task.large];
-    turns.push_back({static_cast<double>(passed[lane]) / static_cast<double>(lane_size[lane]), i});
-    passed[lane] += task.size;
-  }
-  std::stable_sort(turns.begin(), turns.end(),
-                   [](const Turn& a, const Turn& b) { return a.when < b.when; });
-  std::vector<Task> tasks;
-  tasks.reserve(turns.size());
-  for (const Turn& turn : turns) tasks.push_back(plan.tasks[turn.task]);
-  plan.tasks = std::move(tasks);
+    std::uint64_t size = task.size;
+    for (const Extent& extent : extents.subspan(task.first, task.count)) {
+      size += extent.header_size + extent.data_size;
+    }
+    return Turn{lane, size};
+  });
 }
 
 }  // namespace tensorizer

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -94,5 +95,11 @@ Plan plan_in_order(std::span<const Extent> extents, const PlanLimits& limits);
 // these end at about the same time; bundles come last. For digests that must follow in order within
 // a tensor but run faster over several tensors at once.
 void interleave(Plan& plan, int open);
+
+// Reorders a plan so that runs of the file, such as the files of a model, are moved side by side,
+// each in its order, and all end at about the same time. `end_of_run` returns where the run ends
+// that has a byte.
+using EndOfRun = std::function<std::uint64_t(std::uint64_t offset)>;
+void put_side_by_side(Plan& plan, std::span<const Extent> extents, const EndOfRun& end_of_run);
 
 }  // namespace tensorizer

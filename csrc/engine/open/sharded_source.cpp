@@ -160,6 +160,11 @@ std::optional<std::string> ShardedSource::signed_root() const {
   return is_one_model ? root : std::nullopt;
 }
 
+std::uint64_t ShardedSource::end_of_file(std::uint64_t offset) const {
+  const auto shard = find(offset);
+  return shard == shards_.end() ? shards_.back().end : shard->end;
+}
+
 bool ShardedSource::checks_at_end() const {
   return std::ranges::any_of(shards_,
                              [](const Shard& shard) { return shard.source->checks_at_end(); });

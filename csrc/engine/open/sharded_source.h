@@ -36,6 +36,7 @@ class ShardedSource final : public Source {
   std::uint64_t block() const override { return shards_.front().source->block(); }
   std::optional<std::string> signed_root() const override;
   bool checks_at_end() const override;
+  std::uint64_t end_of_file(std::uint64_t offset) const override;
   bool remote() const override;
   bool cache(std::uint64_t offset, std::uint64_t size, Cancel& cancel) override;
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override;
