@@ -24,9 +24,9 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
     with ExitStack() as stack:
         stack.enter_context(Kept(model, replaced))
         reshaped = stack.enter_context(Reshaped())
+        files, loads = files_of(uri, options)
         readers = [
-            stack.enter_context(Reader(place, verify="all", options=options))
-            for place in files_of(uri, options)
+            stack.enter_context(Reader(place, verify="all", options=loads)) for place in files
         ]
 
         def weights() -> Iterator[tuple[str, torch.Tensor]]:
