@@ -26,6 +26,8 @@ _READ_AHEAD = 1 << 20
 _SIGNED = ("trust", "signature", "subject", "hash_first")
 # The options of saves that say what is in a file, and not where it is.
 _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
+# The largest bundle of signatures.
+MOST_BUNDLE = 256 << 20
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # What the names of the signatures of single files end in.
@@ -119,6 +121,16 @@ class Folder:
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
 
+    def check_bundle(self, path: str) -> None:
+        """Raise for a copy of the bundle that is not the one that was read before."""
+        wanted = self._given["subject"]
+        _, root, *_ = _core.open_signature(to_uri(Path(path)), self.policy or "", [])
+        if root != wanted:
+            raise errors.HashMismatch(
+                f"{BUNDLE!r} in {self.label} is about another model than before, with the root "
+                f"digest {root}, expected is {wanted}: it was replaced meanwhile; try again"
+            )
+
     def _inside(self, bundle: str, names: list[str]) -> list[str]:
         """Return those of the names in a bundle that are of files here, as seen from here."""
         here, there = self._uri.partition("?")[0], bundle.partition("?")[0]
@@ -172,7 +184,10 @@ class Folder:
         ``whole`` says that all are read before any is used, so that it may have been signed in
         whole.
         """
-        options = as_pairs(self.loads) if name != BUNDLE else self._plain
+        if name == BUNDLE:
+            options, end = self._plain, MOST_BUNDLE + 1 if end is None else end
+        else:
+            options = as_pairs(self.loads)
         place = self.below(name)
         return _core.RemoteBytes(place, options, 0, end, read_ahead, self._access, whole=whole)
 

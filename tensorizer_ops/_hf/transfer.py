@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder, refuse_path
+from tensorizer_ops._base.folder import BUNDLE, Folder, refuse_path
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Target, is_uri
@@ -240,6 +240,8 @@ def _receive(
             )
         if digest:
             return job.done, kind
+        if folder.policy is not None and name == BUNDLE:
+            folder.check_bundle(part)
         own = ["own hashes"] * _has_right_hashes(name, part, show)
         # Without a hash, only the bytes themselves show whether a file was changed.
         is_unknown = not (expected or overwrite) and os.path.isfile(path)

@@ -29,6 +29,7 @@ from local_servers.web import Web
 from support.command import run
 from support.process import environment
 from support.samples import assert_same
+from support.scripted import Asked, scripted
 from support.signer import DAY, IDENTITY, NOW, Signer
 from tensorizer_ops import errors, trust
 from tensorizer_ops._front import serving
@@ -650,7 +651,7 @@ def test_files_of_a_folder_are_of_one_model(two: tuple[Path, Path], signer: Sign
                 use(first, options=options)
     (first / "model.sig").write_bytes(older)  # which does not list the template
     for use in uses:
-        with pytest.raises(errors.HashMismatch, match="about (another|the) model"):
+        with pytest.raises(errors.HashMismatch, match="with the root digest"):
             use(first, options=signer.options | {"subject": root})
         with pytest.raises(errors.HashMismatch, match="about the model"):
             use(first, options=signer.options)
@@ -750,6 +751,60 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
     with pytest.raises(errors.HashMismatch, match=r"config\.json"):
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
     assert not (target / "config.json").exists()
+
+
+@pytest.mark.parametrize("change", ["another", "no bundle", "endless"])
+def test_a_bundle_that_changes_during_a_download(
+    tmp_path: Path, model: Path, signer: Signer, change: str
+) -> None:
+    """The copy of the bundle is the one that was checked."""
+    other = tmp_path / "other"
+    tensorizer_ops.save(other / "m.tensors", {"w": torch.ones(3)})
+    for folder in (model, other):
+        tensorizer_ops.sign(folder, key=signer.private)
+    reads, right = 0, 1000
+
+    def answer(asked: Asked) -> None:
+        nonlocal reads
+        name = asked.path.rpartition("/")[2]
+        folder = model
+        if name == "model.sig":
+            reads += 1
+            if reads > right:
+                if change == "endless":
+                    asked.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+                    asked.never_end(bytes(1 << 20))
+                    return
+                folder = other
+        if not (folder / name).exists():
+            asked.say("404 Not Found")
+            return
+        content = (folder / name).read_bytes()
+        if folder is other and change == "no bundle":
+            content = b"no bundle"
+        asked.say_range(content) if "range" in asked.headers else asked.say("200 OK", content)
+
+    kinds = {"another": errors.HashMismatch, "no bundle": errors.InvalidFormat}
+    with scripted(answer) as server:
+        # How often the bundle is read before it is copied.
+        tensorizer_ops.download(server.url("model"), tmp_path / "right", options=signer.options)
+        reads, right = 0, reads - 1
+        with pytest.raises(kinds.get(change, errors.InvalidFormat)):
+            tensorizer_ops.download(server.url("model"), tmp_path / "copy", options=signer.options)
+    assert not [path for path in (tmp_path / "copy").iterdir() if "model.sig" in path.name]
+
+
+def test_keys_in_the_place_of_their_names_are_not_shown(model: Path, signer: Signer) -> None:
+    pem = signer.private.read_text()
+    uses: list[Callable[[], object]] = [
+        lambda: tensorizer_ops.load(model / "m.tensors", options={"trust": pem}),
+        lambda: trust.verify(model, policy=pem),
+        lambda: tensorizer_ops.hf.fetch(model, model / "copy", options={"trust": pem}),
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match="the name of a policy") as caught:
+            use()
+        assert pem.splitlines()[1][:20] not in str(caught.value)
 
 
 def test_links_in_the_cache_of_the_hub(tmp_path: Path, model: Path, signer: Signer) -> None:
