@@ -794,6 +794,25 @@ def test_a_bundle_that_changes_during_a_download(
     assert not [path for path in (tmp_path / "copy").iterdir() if "model.sig" in path.name]
 
 
+def test_copies_and_saves_take_options_of_loads(
+    llama: tuple[Path, Any], signer: Signer, tmp_path: Path
+) -> None:
+    """What is written is signed afterwards. Files that are replaced are not written to."""
+    folder, model = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    tensorizer_ops.upload(folder, tmp_path / "uploaded", options=signer.options)
+    saved = tmp_path / "saved"
+    tensorizer_ops.hf.save_pretrained(model, saved, options=signer.options)
+    other = tmp_path / "other.json"
+    other.write_text("of somebody else")
+    target = tmp_path / "fetched"
+    target.mkdir()
+    (target / "config.json").symlink_to(other)
+    tensorizer_ops.hf.fetch(tmp_path / "uploaded", target, options=signer.options)
+    assert other.read_text() == "of somebody else"
+    assert (target / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+
+
 def test_keys_in_the_place_of_their_names_are_not_shown(model: Path, signer: Signer) -> None:
     pem = signer.private.read_text()
     uses: list[Callable[[], object]] = [
