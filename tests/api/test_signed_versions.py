@@ -256,6 +256,21 @@ def test_a_node(place: Path, signer: Signer, tmp_path: Path) -> None:
     trusting.close()
 
 
+def test_a_publisher_signs_no_number_twice(place: Path, signer: Signer) -> None:
+    with Publisher(place, sign=signer.private) as publisher:
+        publisher.publish(state_of(1), step=1)
+        older = (place / FILE).read_bytes()
+        publisher.publish(state_of(2), step=2)
+        newer = (place / FILE).read_bytes()
+        (place / FILE).write_bytes(older)
+        files = sorted(place.iterdir())
+        with pytest.raises(ValueError, match="by an older one, without version 2"):
+            publisher.publish(state_of(3), step=3)
+        assert sorted(place.iterdir()) == files
+        (place / FILE).write_bytes(newer)
+        assert publisher.publish(state_of(3), step=3).number == 3
+
+
 def mode(path: Path) -> None:
     path.chmod(0o777)
 
