@@ -41,7 +41,7 @@ def attest(
 
     With ``load_weights``, nothing is written, and what the method replaces is put back. It must
     write with torch, and on the thread that calls it: other writes change the model, and are found
-    in ``not_compared``.
+    in ``not_compared``. What it reads of the model as numbers or NumPy arrays is not followed.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.

@@ -169,22 +169,20 @@ class Watch(TorchDispatchMode):
         read = args[1:] if is_new else args
         is_derived = any(map(self._is_of_memory, _tensors_in((read, kwargs))))
         for tensor in (*written, *_tensors_in(result)):
-            if not is_plain(tensor) or self._owners(tensor):
-                continue
-            if is_derived:
-                self._derived.add(weak_storage(tensor))
-            elif is_new:
-                self._derived.discard(weak_storage(tensor))
+            for made in _in_memory(tensor):
+                if self._owners(made):
+                    continue
+                if is_derived:
+                    self._derived.add(weak_storage(made))
+                elif is_new:
+                    self._derived.discard(weak_storage(made))
 
     def _is_of_memory(self, tensor: torch.Tensor) -> bool:
         return bool(self._owners(tensor)) or self._is_derived(tensor)
 
     def _is_derived(self, tensor: torch.Tensor) -> bool:
-        return (
-            bool(self._derived)
-            and not isinstance(tensor, Weight)
-            and is_plain(tensor)
-            and weak_storage(tensor) in self._derived
+        return bool(self._derived) and any(
+            weak_storage(each) in self._derived for each in _in_memory(tensor)
         )
 
     def _compare(self, watched: _Watched, func: Any, target: torch.Tensor, *given: Any) -> None:
@@ -238,6 +236,13 @@ def _layout(tensor: torch.Tensor) -> Hashable:
 def _crc32(tensor: torch.Tensor) -> int:
     found: int = torch.ops.tensorizer.crc32(tensor)
     return found
+
+
+def _in_memory(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the plain tensors that have the elements of a tensor."""
+    if isinstance(tensor, Weight):
+        return tensor.in_memory()
+    return [tensor] if is_plain(tensor) else []
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -243,6 +243,10 @@ class Weight(torch.Tensor):
             part = self._part
         return part
 
+    def in_memory(self) -> list[torch.Tensor]:
+        """Return the plain tensors that have been loaded for this one."""
+        return [each for each in (self.stored._whole, self._part) if each is not None]
+
     def _shared(self) -> torch.Tensor:
         """Return the elements in memory that all parts of the tensor share."""
         return self.stored.whole()[_as_slices(self.which)]

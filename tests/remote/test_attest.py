@@ -211,6 +211,18 @@ def kept_by_add(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tenso
     model.weight.data.copy_(sum_)
 
 
+def kept_in_weight(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight[4:].copy_(model.weight.data[4:])
+    model.weight.data.copy_(weight)
+
+
+def kept_in_view(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight.view(-1)[32:] = model.weight.data.view(-1)[32:]
+    model.weight.data.copy_(weight[:])
+
+
 def turned(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
     model.weight.data = model.weight.data.t()
     model.weight.data.copy_(of_file(weights))
@@ -241,6 +253,8 @@ def by_alias(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
         of_bytes,
         kept,
         kept_by_add,
+        kept_in_weight,
+        kept_in_view,
         turned,
         negated,
         replaced,
