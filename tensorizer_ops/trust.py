@@ -125,6 +125,9 @@ def add_sigstore(
         tensorizer_ops.errors.InvalidFormat: it is no bundle of a model.
         ImportError: the package ``sigstore`` is not installed.
     """
+    for argument, who in (("identity", identity), ("issuer", issuer)):
+        if not who:  # sigstore takes none for anybody's
+            raise errors.InvalidArgument(f"{argument} is empty, which would be that of anybody")
     try:
         from sigstore.errors import Error
         from sigstore.models import Bundle, TrustedRoot

@@ -160,3 +160,12 @@ def test_a_bundle_that_never_ends(model: Model, monkeypatch: pytest.MonkeyPatch)
                 root=model.root,
             )
         assert not server.drained
+
+
+@pytest.mark.parametrize("argument", ["identity", "issuer"])
+def test_nobody_is_not_anybody(model: Model, argument: str) -> None:
+    """A variable of the environment may be empty."""
+    with pytest.raises(ValueError, match=f"{argument} is empty"):
+        model.add(**{argument: ""})
+    with pytest.raises(ValueError, match="there is no policy named"):
+        model.load()
