@@ -19,7 +19,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked, wrong
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.option_uses import for_saves
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
@@ -30,6 +30,7 @@ from tensorizer_ops._front.state_dict import AllAtOnce, one_by_one
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._hf.isolation import isolated
+from tensorizer_ops._hf.transfer import replacing
 from tensorizer_ops.utils import no_init_or_tensor
 
 __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
@@ -197,7 +198,7 @@ def save_pretrained(
         ValueError: the model is quantized, has adapters or offloaded weights, or shares tensors in
             a way that a safetensors file cannot say; or the folder has weights under another name.
     """
-    folder = Folder(uri, options)
+    folder = Folder(uri, unsigned(options))
     target = folder.uri(weights)
     if weights in files.SMALL_FILES or weights.endswith(".json"):
         raise errors.InvalidArgument(f"weights is {weights!r}, which is the name of another file")
@@ -331,7 +332,8 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
         raise errors.NotFound(f"{folder.label} has neither {CONFIG} nor files of a tokenizer")
     os.makedirs(place, exist_ok=True)
     for name, content in there.items():
-        Path(place, name).write_bytes(content)
+        with replacing(os.path.join(place, name)) as part:
+            Path(part).write_bytes(content)
     return place
 
 

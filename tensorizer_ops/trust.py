@@ -24,6 +24,7 @@ from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import check_names, checked, kind_of
 from tensorizer_ops._base.folder import (
     BUNDLE,
+    MOST_BUNDLE,
     SIGNATURE,
     Folder,
     key_name,
@@ -124,6 +125,9 @@ def add_sigstore(
         tensorizer_ops.errors.InvalidFormat: it is no bundle of a model.
         ImportError: the package ``sigstore`` is not installed.
     """
+    for argument, who in (("identity", identity), ("issuer", issuer)):
+        if not who:  # sigstore takes none for anybody's
+            raise errors.InvalidArgument(f"{argument} is empty, which would be that of anybody")
     try:
         from sigstore.errors import Error
         from sigstore.models import Bundle, TrustedRoot
@@ -138,10 +142,12 @@ def add_sigstore(
         trusted = TrustedRoot.from_file(os.fspath(root))
     except (Error, ValueError) as error:
         raise errors.InvalidArgument(f"root {os.fspath(root)!r}: {error}") from error
-    source = _core.RemoteBytes(uri, given, 0, None, _PIECE)
+    source = _core.RemoteBytes(uri, given, 0, MOST_BUNDLE + 1, _PIECE)
     text = bytearray()
     while piece := source.read(len(text), _PIECE):
         text += piece
+    if len(text) > MOST_BUNDLE:
+        raise errors.InvalidFormat(f"{label}: it is larger than any bundle, which has 256 MiB")
     try:
         wanted = policy.Identity(identity=identity, issuer=issuer)
         verifier = Verifier(trusted_root=trusted)

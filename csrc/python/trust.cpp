@@ -70,8 +70,10 @@ nb::tuple open_signature(const std::string& uri, const std::string& policy,
                          const OptionList& options) {
   const Manifest manifest = run([&](Cancel& cancel) {
     if (!names_policy(policy)) {
+      const bool is_name = policy.size() < 100 && policy.find('\n') == std::string::npos;
       throw Error(ErrorKind::InvalidArgument,
-                  "the policy is " + quote(policy) + ", and must be " + kPolicyNames);
+                  "the policy " + (is_name ? "is " + quote(policy) + ", and " : "") + "must be " +
+                      kPolicyNames);
     }
     const std::shared_ptr<const Policy> trusted = resolve_policy(policy);
     const std::unique_ptr<Source> file =
@@ -105,6 +107,9 @@ void define_trust(nb::module_& module) {
     run([&](Cancel& /*cancel*/) { trust_checked(name, signer, bytes); });
   });
   module.def("forget_trust", &forget_trust);
+  module.def("policy_digest", [](const std::string& policy) {
+    return run([&](Cancel& /*cancel*/) { return to_hex(policy_digest(*resolve_policy(policy))); });
+  });
   module.def("open_signature", &open_signature);
   nb::class_<Signing>(module, "Signing")
       .def(nb::init<std::string, const std::vector<std::pair<std::string, std::string>>&,

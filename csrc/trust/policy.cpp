@@ -1,5 +1,8 @@
 #include "trust/policy.h"
 
+#include <string>
+#include <string_view>
+
 #include "base/error.h"
 
 namespace tensorizer {
@@ -32,6 +35,31 @@ Policy make_policy(std::span<const Pem> keys, std::span<const Pem> roots,
   policy.at = at;
   policy.subject = subject;
   return policy;
+}
+
+Sha256Digest policy_digest(const Policy& policy) {
+  Sha256 digest;
+  const auto add = [&](ConstBytes bytes) {
+    digest.update(as_bytes(std::to_string(bytes.size()) + ":"));
+    digest.update(bytes);
+  };
+  const auto begin = [&](std::string_view what, std::size_t count) {
+    add(as_bytes(what));
+    add(as_bytes(std::to_string(count)));
+  };
+  begin("keys", policy.keys.size());
+  for (const PublicKey& key : policy.keys) add(as_bytes(key.pem()));
+  begin("roots", policy.roots.size());
+  for (const Certificate& root : policy.roots) add(root.der());
+  begin("identities", policy.identities.size());
+  for (const Identity& identity : policy.identities) add(as_bytes(identity.text()));
+  begin("at", policy.at ? 1 : 0);
+  if (policy.at) add(as_bytes(std::to_string(*policy.at)));
+  begin("checked", policy.checked ? 1 : 0);
+  if (policy.checked) add(policy.checked->payload);
+  begin("subject", policy.subject ? 1 : 0);
+  if (policy.subject) add(*policy.subject);
+  return digest.finish();
 }
 
 }  // namespace tensorizer

@@ -46,4 +46,8 @@ Policy make_policy(std::span<const Pem> keys, std::span<const Pem> roots,
                    std::optional<std::time_t> at = std::nullopt,
                    std::optional<Sha256Digest> subject = std::nullopt);
 
+// Returns a digest that is equal for policies that trust the same signers, given in the same order,
+// for the same models.
+Sha256Digest policy_digest(const Policy& policy);
+
 }  // namespace tensorizer

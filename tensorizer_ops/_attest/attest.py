@@ -8,6 +8,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._attest.compared import Attestation, Compared, compared
+from tensorizer_ops._attest.kept import Kept, hidden
 from tensorizer_ops._attest.watch import Watch
 from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.memory import identity
@@ -38,6 +39,10 @@ def attest(
     It finds damage and mistakes, not an attacker inside the process. Tensors that a
     ``state_dict()`` leaves out are not compared.
 
+    With ``load_weights``, nothing is written, and what the method replaces is put back. It must
+    write with torch, and on the thread that calls it: other writes change the model, and are found
+    in ``not_compared``. What it reads of the model as numbers or NumPy arrays is not followed.
+
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.
             Real floating-point tensors may have another type than in the file, which is cast.
@@ -56,8 +61,8 @@ def attest(
             return _attest_names(model, reader)
         if not isinstance(model, torch.nn.Module):
             raise errors.InvalidArgument("model= must be a module if load_weights= is given")
-        watch = Watch(model.state_dict(keep_vars=True))
-        with watch:
+        watch = Watch(_state_of(model))
+        with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
         return watch.attestation
 
@@ -67,7 +72,7 @@ def _attest_names(
 ) -> Attestation:
     """Compare each tensor with the one of its name in the file."""
     if isinstance(model, torch.nn.Module):
-        model = model.state_dict(keep_vars=True)
+        model = _state_of(model)
     if not isinstance(model, Mapping):
         raise wrong("model", model, "a module or a dict of tensors")
     given = dict(model)
@@ -90,6 +95,17 @@ def _attest_names(
         if identity(given[name]) not in seen:
             found.not_compared[name] = "the file has no tensor of this name"
     return found
+
+
+def _state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that a module has, by their names in files."""
+    state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
+    for name in hidden(model, state):
+        raise errors.InvalidArgument(
+            f"state_dict() of the module has another tensor {name!r} than the module: give a dict "
+            "of the tensors to compare"
+        )
+    return state
 
 
 def _other_kind(stored: Compared, tensor: torch.Tensor) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from types import TracebackType
@@ -13,21 +14,34 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops._attest.compared import Attestation, Compared, Difference, difference, index_of
+from tensorizer_ops._attest.coverage import Layout, uncovered
 from tensorizer_ops._base.boxes import strides_of
-from tensorizer_ops._base.memory import Span, identity, span
+from tensorizer_ops._base.memory import Span, fills_storage, identity, is_plain, span, weak_storage
 from tensorizer_ops._front.serving import Weight
 
 _aten = torch.ops.aten
 # The operations that need nothing of what their first argument has.
 _WRITES = (_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
+# The names of operations that take only the shape and type of a tensor.
+_LIKE, _NEW = "_like", "new_"
 
 
 class _Watched(NamedTuple):
     names: list[str]  # several if they are tied
     tensor: torch.Tensor
     span: Span
-    parts: dict[Hashable, int]  # that were compared, and how many elements they have
+    crc32: int
+    parts: set[Layout]  # that were compared
+    sources: set[str]  # the names of other watched tensors that it is copied from
     differences: dict[str, Difference]  # by what it differs from
+
+
+class _Group(NamedTuple):
+    """Watched tensors in one range of addresses, which no other group has."""
+
+    begin: int
+    end: int
+    watched: list[_Watched]
 
 
 class Watch(TorchDispatchMode):
@@ -41,7 +55,9 @@ class Watch(TorchDispatchMode):
         self.attestation = Attestation([], {}, {})
         self._tensors = dict(tensors)
         self._data = {name: tensor.data for name, tensor in tensors.items()}
-        self._watched: dict[Hashable, list[_Watched]] = defaultdict(list)  # by storage
+        self._watched: list[_Watched] = []
+        # The storages of what was made of watched tensors, as weak_storage() returns them.
+        self._derived: set[Hashable] = set()
         names: dict[Hashable, list[str]] = defaultdict(list)
         for name, tensor in tensors.items():
             names[identity(tensor)].append(name)
@@ -51,7 +67,9 @@ class Watch(TorchDispatchMode):
             if where is None or where.begin == where.end:
                 self.attestation.not_compared[tied[0]] = "it has no elements in memory of its own"
             else:
-                self._watched[where.storage].append(_Watched(tied, tensor, where, {}, {}))
+                crc32 = _crc32(tensor)
+                self._watched.append(_Watched(tied, tensor, where, crc32, set(), set(), {}))
+        self._groups = _grouped(self._watched)
 
     def __exit__(
         self,
@@ -62,12 +80,12 @@ class Watch(TorchDispatchMode):
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         found = self.attestation
         for name, data in self._data.items():
-            if self._tensors[name].shape != data.shape or span(self._tensors[name]) != span(data):
+            if _layout(self._tensors[name]) != _layout(data):
                 self._tensors[name].data = data
                 found.not_compared[name] = "the loader gives it other memory"
-        for watched in (each for group in self._watched.values() for each in group):
+        complete: dict[str, _Watched] = {}
+        for watched in self._watched:
             name = watched.names[0]
-            missing = watched.tensor.numel() - sum(watched.parts.values())
             if differences := watched.differences.items():
                 texts = [each.text(watched.tensor.shape, other) for other, each in differences]
                 found.different[name] = "; ".join(texts)
@@ -75,18 +93,42 @@ class Watch(TorchDispatchMode):
                 continue
             elif not (watched.parts or isinstance(self._tensors[name], torch.nn.Parameter)):
                 continue  # a buffer that is in no file
-            elif missing > 0:
+            elif missing := uncovered(Layout.of(watched.tensor), watched.parts):
                 found.not_compared[name] = f"{missing} of its elements are from no file"
+            elif _crc32(watched.tensor) != watched.crc32:
+                found.not_compared[name] = (
+                    "it has changed meanwhile: the loader writes to it without torch, or on "
+                    "another thread"
+                )
             else:
+                complete[name] = watched
+        self._list_compared(complete)
+
+    def _list_compared(self, complete: dict[str, _Watched]) -> None:
+        """List tensors as compared that are copied from the file, or from listed ones."""
+        found = self.attestation
+        known: set[str] = set()
+        while more := {n for n, each in complete.items() if each.sources <= known} - known:
+            known |= more
+        for name, watched in complete.items():
+            if name in known:
                 found.compared.append(name)
+            else:
+                other = min(watched.sources - known)
+                found.not_compared[name] = (
+                    f"the loader copies it from {other!r} in memory, which was not compared"
+                )
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        changed = [each for tensor in _written(func, args, kwargs) for each in self._owners(tensor)]
+        written = list(_written(func, args, kwargs))
+        changed = [each for tensor in written for each in self._owners(tensor)]
         if not changed:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            self._follow(func, args, kwargs, written, result)
+            return result
         if func in _WRITES:
             for watched in changed:
                 self._compare(watched, func, *args)
@@ -98,13 +140,61 @@ class Watch(TorchDispatchMode):
     def _owners(self, tensor: torch.Tensor) -> list[_Watched]:
         if isinstance(tensor, Weight) or (where := span(tensor)) is None:
             return []
-        return [
-            each
-            for each in self._watched.get(where.storage, ())
-            if where.begin < each.span.end and each.span.begin < where.end
-        ]
+        groups = self._groups.get(tensor.device, [])
+        found = []
+        for group in groups[bisect_right(groups, where.begin, key=lambda each: each.end) :]:
+            if group.begin >= where.end:
+                break
+            found += [
+                each
+                for each in group.watched
+                if where.begin < each.span.end and each.span.begin < where.end
+            ]
+        return found
+
+    def _follow(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        written: list[torch.Tensor],
+        result: Any,
+    ) -> None:
+        """Keep track of what is made of the tensors in memory: comparing them with it is no use."""
+        name = func._schema.name.partition("::")[2]
+        if name.endswith(_LIKE) or name.startswith(_NEW):
+            return
+        # What a write replaces is not read.
+        is_new = func in _WRITES and is_plain(args[0]) and fills_storage(args[0])
+        read = args[1:] if is_new else args
+        is_derived = any(map(self._is_of_memory, _tensors_in((read, kwargs))))
+        for tensor in (*written, *_tensors_in(result)):
+            for made in _in_memory(tensor):
+                if self._owners(made):
+                    continue
+                if is_derived:
+                    self._derived.add(weak_storage(made))
+                elif is_new:
+                    self._derived.discard(weak_storage(made))
+
+    def _is_of_memory(self, tensor: torch.Tensor) -> bool:
+        return bool(self._owners(tensor)) or self._is_derived(tensor)
+
+    def _is_derived(self, tensor: torch.Tensor) -> bool:
+        return bool(self._derived) and any(
+            weak_storage(each) in self._derived for each in _in_memory(tensor)
+        )
 
     def _compare(self, watched: _Watched, func: Any, target: torch.Tensor, *given: Any) -> None:
+        name = watched.names[0]
+        for tensor in _tensors_in(given):
+            owners = self._owners(tensor)
+            if self._is_derived(tensor) or watched in owners:
+                self.attestation.not_compared[name] = (
+                    "the loader makes it of what is in memory already"
+                )
+                return
+            watched.sources.update(each.names[0] for each in owners)
         source = given[0] if func is _aten.copy_.default else None
         if isinstance(source, Weight) and source.shape == target.shape:
             stored = source.stored
@@ -114,10 +204,49 @@ class Watch(TorchDispatchMode):
             expected = torch.empty_like(target)
             func(expected, *given)
             found, other = difference(expected, target), "what the loader makes of the file"
-        watched.parts[span(target), target.shape, target.stride()] = target.numel()
+        watched.parts.add(Layout.of(target))
         if found:
             places = [_place_in(watched, target, place) for place in found.places]
             watched.differences[other] = Difference(places, found.count)
+
+
+def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:
+    groups: dict[torch.device, list[_Group]] = defaultdict(list)
+    for watched in sorted(every, key=lambda each: each.span.begin):
+        of_device = groups[watched.tensor.device]
+        begin, end = watched.span.begin, watched.span.end
+        if of_device and begin < of_device[-1].end:
+            last = of_device.pop()
+            of_device.append(
+                _Group(last.begin, max(last.end, end), [*last.watched, watched]),
+            )
+        else:
+            of_device.append(_Group(begin, end, [watched]))
+    return groups
+
+
+def _layout(tensor: torch.Tensor) -> Hashable:
+    """Return a key that changes when a tensor gets other memory, or another view of it."""
+    where = span(tensor)
+    if where is None:
+        return tensor.shape, tensor.dtype, tensor.device
+    return identity(tensor) if where.begin != where.end else (where, tensor.shape, tensor.dtype)
+
+
+def _crc32(tensor: torch.Tensor) -> int:
+    found: int = torch.ops.tensorizer.crc32(tensor)
+    return found
+
+
+def _in_memory(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the plain tensors that have the elements of a tensor."""
+    if isinstance(tensor, Weight):
+        return tensor.in_memory()
+    return [tensor] if is_plain(tensor) else []
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _place_in(watched: _Watched, part: torch.Tensor, place: int) -> int:
@@ -141,6 +270,4 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     for argument in declared:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            for value in tree_leaves(given.get(argument.name)):
-                if isinstance(value, torch.Tensor):
-                    yield value
+            yield from _tensors_in(given.get(argument.name))

@@ -26,6 +26,8 @@ _READ_AHEAD = 1 << 20
 _SIGNED = ("trust", "signature", "subject", "hash_first")
 # The options of saves that say what is in a file, and not where it is.
 _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
+# The largest bundle of signatures.
+MOST_BUNDLE = 256 << 20
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # What the names of the signatures of single files end in.
@@ -90,23 +92,61 @@ class Folder:
     def loads(self) -> SecretOptions:
         """The options of loads of files here: if they must be signed, all as parts of one model."""
         if self.policy is not None and "subject" not in self._given:
-            with contextlib.suppress(FileNotFoundError):  # files may have a bundle each
-                self.signed_files()
+            self.signed_files()
         return self._given
 
     def signed_files(self) -> list[str]:
-        """Return the names of all files that are signed, and of the bundle if it is here."""
+        """Return the names of all files here that are signed, and of the bundle if it is here.
+
+        All are in one bundle. With one for each file, of several models, nobody has signed what
+        they are together, and files could be missing.
+        """
         if self._listed is None:
             bundle = self._bundle or self.uri(BUNDLE)
-            _, root, _, files, _ = _core.open_signature(bundle, self.policy or "", self._plain)
-            self._given.setdefault("subject", root)
-            self._listed = [*(name for name, _ in files), *([] if self._bundle else [BUNDLE])]
+            try:
+                _, root, _, files, _ = _core.open_signature(bundle, self.policy or "", self._plain)
+            except FileNotFoundError as error:
+                if self._bundle:
+                    raise
+                raise errors.Crypto(
+                    f"{self.label}: it is not signed: there is no {BUNDLE!r} in it, which lists "
+                    "all of its files, and no option 'signature' names a bundle elsewhere"
+                ) from error
+            if (wanted := self._given.setdefault("subject", root)) != root:
+                raise errors.HashMismatch(
+                    f"{self.label}: its bundle is about another model, with the root digest "
+                    f"{root}, expected is {wanted}"
+                )
+            listed = self._inside(bundle, [name for name, _ in files])
+            self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
 
+    def check_bundle(self, path: str) -> None:
+        """Raise for a copy of the bundle that is not the one that was read before."""
+        wanted = self._given["subject"]
+        _, root, *_ = _core.open_signature(to_uri(Path(path)), self.policy or "", [])
+        if root != wanted:
+            raise errors.HashMismatch(
+                f"{BUNDLE!r} in {self.label} is about another model than before, with the root "
+                f"digest {root}, expected is {wanted}: it was replaced meanwhile; try again"
+            )
+
+    def _inside(self, bundle: str, names: list[str]) -> list[str]:
+        """Return those of the names in a bundle that are of files here, as seen from here."""
+        here, there = self._uri.partition("?")[0], bundle.partition("?")[0]
+        path = local_path(bundle)
+        if self.path is not None and path is not None:
+            here, there = os.path.abspath(self.path), os.path.abspath(path)
+        here, there = f"{here.rstrip('/')}/", there.rpartition("/")[0] + "/"
+        if not here.startswith(there):
+            return [name.rpartition("/")[2] for name in names]  # a bundle of one file
+        prefix = here.removeprefix(there)
+        if self.path is None:
+            prefix = urllib.parse.unquote(prefix)
+        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
     def _is_listed(self, name: str) -> bool:
-        with contextlib.suppress(FileNotFoundError):
-            return name != BUNDLE and name in self.signed_files()
-        return False
+        return name != BUNDLE and name in self.signed_files()
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
@@ -144,7 +184,10 @@ class Folder:
         ``whole`` says that all are read before any is used, so that it may have been signed in
         whole.
         """
-        options = as_pairs(self.loads) if name != BUNDLE else self._plain
+        if name == BUNDLE:
+            options, end = self._plain, MOST_BUNDLE + 1 if end is None else end
+        else:
+            options = as_pairs(self.loads)
         place = self.below(name)
         return _core.RemoteBytes(place, options, 0, end, read_ahead, self._access, whole=whole)
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -90,6 +91,14 @@ def identity(tensor: torch.Tensor) -> Hashable:
         return id(tensor)
     bits = tensor.is_conj(), tensor.is_neg()  # views with other values over the same memory
     return where.begin, tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
+
+
+def weak_storage(tensor: torch.Tensor) -> StorageWeakRef:
+    """Return a key that is equal for plain tensors of one storage, and keeps no elements alive.
+
+    While it lives, no other storage is equal to it.
+    """
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 def untyped(storage: torch.UntypedStorage | torch.TypedStorage) -> torch.UntypedStorage:

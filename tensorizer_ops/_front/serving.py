@@ -18,6 +18,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.file_objects import label
+from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.options import SecretOptions, as_text
 from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._front.iterate import iterate
@@ -32,6 +33,9 @@ SMALL = 1 << 20
 
 # For how many seconds, at least, what this process has fetched stays on the node for others.
 _FOR_OTHERS = 60.0
+
+# What the names of this library's files end in.
+_OWN = ".tensors"
 
 # One of several files of a model.
 _PART = re.compile(r"(.*?)\d+-of-(\d+)\.tensors")
@@ -66,13 +70,14 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
     Args:
         model: the place of the files, unless the settings have one.
     """
-    files = files_of(settings.uri or model, settings.options)
-    if "node_folder" in settings.options:
-        _keep_open([Reader(place, **settings.how) for place in files])
+    files, options = files_of(settings.uri or model, settings.options)
+    how = settings.how | {"options": options}
+    if "node_folder" in options:
+        _keep_open([Reader(place, **how) for place in files])
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
     places: dict[str, str] = {}
     for place in files:
-        found = iterate(place, **settings.how) if alone else _in_parts(place, settings.how)
+        found = iterate(place, **how) if alone else _in_parts(place, how)
         for name, tensor in found:
             if name in places:
                 raise errors.InvalidArgument(
@@ -95,20 +100,29 @@ def _keep_open(readers: list[Reader]) -> None:
     timer.start()
 
 
-def files_of(uri: str, options: Mapping[str, str]) -> list[str]:
-    """Return the URIs of the files of a model. A folder on a server is one, which a load finds."""
-    path = local_path(uri)
+def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOptions]:
+    """Return the URIs of the files of a model, and the options to load them with.
+
+    A folder on a server is one URI, in which a load finds the file. If the files in a folder of
+    this machine must be signed, all of them are, as one model, and none is missing.
+    """
+    path, loads = local_path(uri), SecretOptions(options)
     if path is None:
-        return [uri]
+        return [uri], loads
     if not os.path.exists(path):
         raise errors.NotFound(
             f"{label(uri)} is no file or folder of this machine: give the URI of the weights as "
             f"uri in {_ARGUMENT}",
         )
     inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    names = [name for name in inside if name.endswith(".tensors")]
+    names = [name for name in inside if name.endswith(_OWN)]
+    if "trust" in options and os.path.isdir(path):
+        folder = Folder(path, options)
+        signed = [name for name in folder.signed_files() if name.endswith(_OWN)]
+        names = sorted({*names, *(name for name in signed if "/" not in name)})
+        loads = folder.loads
     _check_parts(uri, names)
-    return [os.path.join(path, name) for name in names] or [uri]
+    return [os.path.join(path, name) for name in names] or [uri], loads
 
 
 def _check_parts(folder: str, inside: Sequence[str]) -> None:
@@ -228,6 +242,10 @@ class Weight(torch.Tensor):
                 self._part = self.stored.load(self.which, "cpu")
             part = self._part
         return part
+
+    def in_memory(self) -> list[torch.Tensor]:
+        """Return the plain tensors that have been loaded for this one."""
+        return [each for each in (self.stored._whole, self._part) if each is not None]
 
     def _shared(self) -> torch.Tensor:
         """Return the elements in memory that all parts of the tensor share."""

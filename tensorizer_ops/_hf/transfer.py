@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder, refuse_path
+from tensorizer_ops._base.folder import BUNDLE, Folder, refuse_path, unsigned
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Target, is_uri
@@ -116,7 +116,7 @@ def upload(source: Target, uri: Target, options: Options | None, show: Show) -> 
     """Copy the files of a folder on this machine, and yield each that is complete."""
     paths = _files_in(source)
     here = Folder(source)
-    folder = Folder(uri, options)
+    folder = Folder(uri, unsigned(options))
     _refuse_forgotten_scheme(uri)
     there = _Sums.of(folder) or _Sums({})
     # Files that this folder does not have leave the list, so that a download is this folder.
@@ -187,7 +187,7 @@ def download(
         size, checked = _receive(folder, name, path, digest, show, overwrite)
         yield Copied(name, size, time.monotonic() - begin, checked)
     if listed:
-        with _replacing(os.path.join(here.path, LIST)) as part:
+        with replacing(os.path.join(here.path, LIST)) as part:
             Path(part).write_text(listed.text(), encoding="utf-8", newline="")
 
 
@@ -229,7 +229,7 @@ def _receive(
     """Fetch a file, check it and put it into its place; return its size and what was compared."""
     job = _Hashing(folder, name, ("SHA-256", digest) if digest else None)
     kind, expected = job.kind, job.expected
-    with _replacing(path) as part:
+    with replacing(path) as part:
         with reported(job, show(f"fetching {name}")):
             found = job.run(part)
         if expected is not None and found != expected:
@@ -240,6 +240,8 @@ def _receive(
             )
         if digest:
             return job.done, kind
+        if folder.policy is not None and name == BUNDLE:
+            folder.check_bundle(part)
         own = ["own hashes"] * _has_right_hashes(name, part, show)
         # Without a hash, only the bytes themselves show whether a file was changed.
         is_unknown = not (expected or overwrite) and os.path.isfile(path)
@@ -293,7 +295,7 @@ class _Hashing:
 
 
 @contextlib.contextmanager
-def _replacing(path: str) -> Iterator[str]:
+def replacing(path: str) -> Iterator[str]:
     """Give the name of a file that replaces another one, unless an exception leaves the block."""
     folder, name = os.path.split(path)
     part = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part")

@@ -92,10 +92,10 @@ class _Follower:
             raise errors.InvalidArgument("target_options is for files, and the target is in memory")
         self._target_loads = for_loads(target_options)
         self._target_saves = for_saves(target_options)
-        self._digest = self._digest_of_file() if self._is_file else None  # None: unknown
         self._is_empty = False  # whether there is no list
         self._version: Version | None = None  # that was returned last
         self._is_trusting = "trust" in self._place.loads
+        self._digest = self._digest_of_file() if self._is_file else None  # None: unknown
         self._older: Version | None = None  # that was refused last
 
     def run(
@@ -128,7 +128,10 @@ class _Follower:
 
     def _digest_of_file(self) -> str | None:
         try:
-            return digest_of(self._target, self._target_loads, self._threads)
+            file = File(self._target, self._target_loads)
+            # What a file lists of itself, nobody has signed.
+            listed = file.format().keeps_digests and not self._is_trusting
+            return file.digest(self._threads, 2, listed=listed)
         except errors.NotFound:
             return None
         except _NO_WAY as error:

@@ -88,6 +88,7 @@ class Publisher:
                 "there is never more than one"
             )
         self._id = secrets.token_hex(8)
+        self._number = 0  # of the last version that was published here
         self._claim()
         self._is_closed = False
         self._ends = ExitStack()
@@ -134,6 +135,8 @@ class Publisher:
         Raises:
             FileExistsError: another publisher has begun meanwhile. Nothing was published.
             FileNotFoundError: somebody has removed the list of versions. Nothing was published.
+            ValueError: somebody has replaced the list by an older one. Nothing was published, so no
+                number stands for two versions.
         """
         number = at_least("step", step, 0)
         if not isinstance(state, (torch.nn.Module, Mapping, str, bytes, os.PathLike)):
@@ -150,6 +153,12 @@ class Publisher:
             raise errors.InvalidArgument(
                 f"step {step} was not published to {self._place.label}: this publisher is closed"
             )
+        if listing.next_number <= self._number:
+            raise errors.InvalidFormat(
+                f"step {step} was not published to {self._place.label}: somebody has replaced the "
+                f"list of versions by an older one, without version {self._number}; a new "
+                "Publisher goes on from there"
+            )
         # Before this version takes others off the list, whose files stay until the next one.
         listing.unlisted = self._place.remove(listing.unlisted, time.time() - self._grace)
         self._write_new(state, metadata)
@@ -161,6 +170,7 @@ class Publisher:
             for name in entry.files():
                 self._place.folder.remove_signed(name)
             self._throw_taken_over(step)
+        self._number = entry.number
         os.replace(self._new, self._last)
         return entry.version
 

@@ -9,6 +9,7 @@ import torch
 
 from tensorizer_ops._attest.attest import weights_of
 from tensorizer_ops._attest.compared import Attestation
+from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of
@@ -19,11 +20,13 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
     """Compare the weights of a model with files, and change nothing."""
     tensors = model.state_dict(keep_vars=True)
     hidden: dict[str, str] = {}
+    replaced = Attestation([], {}, {})
     with ExitStack() as stack:
+        stack.enter_context(Kept(model, replaced))
         reshaped = stack.enter_context(Reshaped())
+        files, loads = files_of(uri, options)
         readers = [
-            stack.enter_context(Reader(place, verify="all", options=options))
-            for place in files_of(uri, options)
+            stack.enter_context(Reader(place, verify="all", options=loads)) for place in files
         ]
 
         def weights() -> Iterator[tuple[str, torch.Tensor]]:
@@ -43,5 +46,7 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
         with watch:
             model.load_weights(weights())  # type: ignore[operator]
             reshaped.finish()
-    watch.attestation.not_compared |= hidden
-    return watch.attestation
+    found = watch.attestation
+    found.not_compared |= hidden | replaced.not_compared
+    found.compared = [name for name in found.compared if name not in found.not_compared]
+    return found

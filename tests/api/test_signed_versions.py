@@ -6,6 +6,7 @@ The list of versions is not signed, so all of it may be forged.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -253,6 +254,101 @@ def test_a_node(place: Path, signer: Signer, tmp_path: Path) -> None:
     assert tensorizer_ops.load(node.file(3, patience=60))["w"][0] == 3
     node.close()
     trusting.close()
+
+
+def test_a_publisher_signs_no_number_twice(place: Path, signer: Signer) -> None:
+    with Publisher(place, sign=signer.private) as publisher:
+        publisher.publish(state_of(1), step=1)
+        older = (place / FILE).read_bytes()
+        publisher.publish(state_of(2), step=2)
+        newer = (place / FILE).read_bytes()
+        (place / FILE).write_bytes(older)
+        files = sorted(place.iterdir())
+        with pytest.raises(ValueError, match="by an older one, without version 2"):
+            publisher.publish(state_of(3), step=3)
+        assert sorted(place.iterdir()) == files
+        (place / FILE).write_bytes(newer)
+        assert publisher.publish(state_of(3), step=3).number == 3
+
+
+def mode(path: Path) -> None:
+    path.chmod(0o777)
+
+
+def owner(path: Path) -> None:
+    os.chown(path, 65534, 65534)
+
+
+def link(path: Path) -> None:
+    elsewhere = path.parent / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("change", [mode, owner, link])
+def test_a_node_takes_no_files_of_others(
+    place: Path, signer: Signer, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """Others know the name of the folder, and can make it first."""
+    if change is owner and os.geteuid() != 0:
+        pytest.skip("only root can give files to others")
+    publish(place, range(1, 2), signer.private)
+    folder = tmp_path / "shm"
+    node = Node(place, str(folder), signer.options, interval=0.01)
+    shared = node.file(1, patience=60).parent
+    assert shared.stat().st_mode & 0o777 == 0o700
+    node.close()
+    shared.mkdir()
+    change(shared)
+    with pytest.raises(PermissionError, match="not a folder of this user"):
+        Node(place, str(folder), signer.options, interval=0.01)
+
+
+def test_a_node_shares_only_with_those_who_trust_the_same(
+    place: Path, signer: Signer, tmp_path: Path
+) -> None:
+    publish(place, range(1, 2), signer.private)
+    other = Signer(tmp_path / "other")
+    options = {"trust": "named:node"}
+    folder = str(tmp_path / "shm")
+    tensorizer_ops.trust.add("node", keys=[signer.public])
+    node = Node(place, folder, options, interval=0.01)
+    assert node.file(1, patience=60)
+    same = Node(place, folder, signer.options, interval=0.01)  # under another name
+    assert same.file(1, patience=60) == node.file(1, patience=60)
+    tensorizer_ops.trust.add("node", keys=[other.public])
+    elsewhere = Node(place, folder, options, interval=0.01)
+    with pytest.raises(errors.TimedOut, match="expected is the key"):
+        elsewhere.file(1, patience=1)
+    for each in (node, same, elsewhere):
+        each.close()
+    tensorizer_ops.trust.remove("node")
+
+
+def lying(file: Path) -> None:
+    """Change a tensor, and not the digests that the file lists."""
+    data = bytearray(file.read_bytes())
+    at = data.index(tensorizer_ops.load(file)["w"].numpy().tobytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("digests", ["false", "true"])
+def test_what_a_file_says_of_itself_is_not_believed(
+    place: Path, signer: Signer, tmp_path: Path, digests: str
+) -> None:
+    older, newer, delta = (tmp_path / f"{name}.tensors" for name in ("older", "newer", "delta"))
+    for number, file in ((1, older), (2, newer)):
+        tensorizer_ops.save(file, state_of(number), options={"digests": digests})
+    tensorizer_ops.delta(older, newer, delta)
+    tensorizer_ops.sign(delta, key=signer.private)
+    lying(newer)
+    with pytest.raises(ValueError, match="it is not what the delta was made from"):
+        tensorizer_ops.apply(delta, newer, delta_options=signer.options)
+    publish(place, range(2, 3), signer.private)
+    for _ in follow(place, newer, patience=0, options=signer.options):
+        pass
+    assert torch.equal(tensorizer_ops.load(newer)["w"], state_of(2)["w"])
 
 
 def test_nothing_is_signed_that_was_replaced_on_the_way(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -170,6 +172,172 @@ def test_what_a_loader_does_otherwise_is_not_compared(file: Path, server: Server
         "one": "1 of its elements are from no file",
     }
     assert all(same(tensor, before[name]) for name, tensor in adding.state_dict().items())
+
+
+def of_file(weights: Iterator[tuple[str, torch.Tensor]], name: str = "a") -> torch.Tensor:
+    return dict(weights)[name]
+
+
+def overlapping(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.data[:4].copy_(weight[:4])
+    model.weight.data[1:5].copy_(weight[1:5])
+
+
+def twice(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.data[:4].copy_(weight[:4])
+    model.weight.data[:4].view(-1).copy_(weight[:4].reshape(-1))
+
+
+def expanded(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data[:1].expand(8, 8).copy_(of_file(weights)[:1].expand(8, 8))
+
+
+def of_bytes(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = (of_file(weights) + 0).view(torch.uint8)
+    model.weight.data.view(torch.uint8)[:2].copy_(weight[:2])
+
+
+def kept(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    whole = model.weight.data.clone()
+    whole[:4] = of_file(weights)[:4]
+    model.weight.data.copy_(whole)
+
+
+def kept_by_add(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    sum_ = of_file(weights) * 0
+    sum_ += model.weight.data
+    model.weight.data.copy_(sum_)
+
+
+def kept_in_weight(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight[4:].copy_(model.weight.data[4:])
+    model.weight.data.copy_(weight)
+
+
+def kept_in_view(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight.view(-1)[32:] = model.weight.data.view(-1)[32:]
+    model.weight.data.copy_(weight[:])
+
+
+def turned(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data = model.weight.data.t()
+    model.weight.data.copy_(of_file(weights))
+
+
+def negated(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.copy_(of_file(weights))
+    model.weight.data = torch._neg_view(model.weight.data)
+
+
+def replaced(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.copy_(of_file(weights))
+    model.weight = torch.nn.Parameter(torch.zeros(8, 8))
+
+
+def by_alias(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    torch.from_numpy(model.weight.detach().numpy()[4:]).copy_(weight[4:])
+    model.weight.data[:4].copy_(weight[:4])
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        overlapping,
+        twice,
+        expanded,
+        of_bytes,
+        kept,
+        kept_by_add,
+        kept_in_weight,
+        kept_in_view,
+        turned,
+        negated,
+        replaced,
+        by_alias,
+    ],
+)
+def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
+    """Every element is compared, with one of the file, and the model stays as it is."""
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(8, 8, bias=False)
+    weight = model.weight
+    with torch.no_grad():
+        weight.copy_(stored.t() if load is turned else stored)
+        if load is not turned:
+            weight[7, 0] += 1
+    before, data = weight.detach().clone(), weight.data_ptr()
+    found = attest(model, tmp_path / "m.tensors", load_weights=lambda weights: load(model, weights))
+    assert not found.equal and not found.compared
+    assert model.weight is weight and weight.data_ptr() == data
+    assert weight.is_contiguous() and not weight.is_neg() and same(weight.data, before)
+
+
+def by_numpy(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.detach().numpy()[:] = weight.numpy()
+    model.weight.data.copy_(weight)
+
+
+def by_thread(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    thread = threading.Thread(target=lambda: model.weight.data.copy_(weight))
+    thread.start()
+    thread.join()
+    model.weight.data.copy_(weight)
+
+
+@pytest.mark.parametrize("load", [by_numpy, by_thread])
+def test_a_model_that_changes_meanwhile(tmp_path: Path, load: Any) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.randn(8, 8)})
+    model = torch.nn.Linear(8, 8, bias=False)
+    found = attest(model, tmp_path / "m.tensors", load_weights=lambda weights: load(model, weights))
+    assert not found.compared and "it has changed meanwhile" in found.not_compared["weight"]
+
+
+def test_loaders_that_copy_from_other_tensors_of_the_model(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.randn(8, 8)})
+
+    class Model(torch.nn.Module):
+        def __init__(self, *names: str) -> None:
+            super().__init__()
+            for name in names:
+                value = tensorizer_ops.load(tmp_path / "m.tensors")["a"].clone()
+                self.register_parameter(name, torch.nn.Parameter(value))
+
+        def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+            own = dict(self.named_parameters())
+            own["one"].data.copy_(dict(weights)["a"])
+            own["two"].data.copy_(own["one"].data)
+            own["three"].data.copy_(own["four"].data)
+            own["four"].data.copy_(own["three"].data)
+            # What is made like a tensor has none of its elements.
+            made = torch.empty_like(own["five"])
+            made.copy_(own["one"].data)
+            own["five"].data.copy_(own["one"].data)
+
+    model = Model("one", "two", "three", "four", "five")
+    found = attest(model, tmp_path / "m.tensors", load_weights=model.load_weights)
+    assert found.compared == ["one", "two", "five"]
+    assert list(found.not_compared) == ["three", "four"]
+    flip(dict(model.named_parameters())["two"], 5)
+    found = attest(model, tmp_path / "m.tensors", load_weights=model.load_weights)
+    assert list(found.different) == ["two"]
+
+
+def test_a_state_dict_with_other_tensors(tmp_path: Path) -> None:
+    model = torch.nn.Linear(8, 8, bias=False)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"weight": torch.zeros(8, 8)})
+    model.register_state_dict_post_hook(
+        lambda module, state, prefix, metadata: state.update(weight=torch.zeros(8, 8))
+    )
+    with pytest.raises(ValueError, match="has another tensor 'weight' than the module"):
+        attest(model, tmp_path / "m.tensors")
 
 
 def test_a_damaged_file(file: Path, server: Server, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from local_servers.web import Web
 from support.command import run
 from support.process import environment
 from support.samples import assert_same
+from support.scripted import Asked, scripted
 from support.signer import DAY, IDENTITY, NOW, Signer
 from tensorizer_ops import errors, trust
 from tensorizer_ops._front import serving
@@ -611,6 +612,106 @@ def test_models_of_transformers(
         tensorizer_ops.hf.tokenizer(uri, options=signer.options)
 
 
+@pytest.fixture
+def two(llama: tuple[Path, Any], signer: Signer) -> tuple[Path, Path]:
+    """Two models in folders that were signed by the same key."""
+    first, model = llama
+    (first / "chat_template.jinja").write_text("of the first")
+    second = first.parent / "second"
+    for parameter in model.parameters():
+        parameter.data.add_(1)
+    tensorizer_ops.hf.save_pretrained(model, second)
+    for folder in (first, second):
+        tensorizer_ops.sign(folder, key=signer.private)
+    return first, second
+
+
+def own_bundle(folder: Path, *names: str, of: Path | None = None) -> None:
+    """Give files the bundle of all, under the name of the bundle of one."""
+    for name in names:
+        (folder / f"{name}.sig").write_bytes(((of or folder) / "model.sig").read_bytes())
+
+
+def test_files_of_a_folder_are_of_one_model(two: tuple[Path, Path], signer: Signer) -> None:
+    """Nobody can take a file away, or replace it by one of another model, by moving bundles."""
+    first, second = two
+    uses: list[Callable[..., object]] = [
+        tensorizer_ops.hf.from_pretrained,
+        lambda folder, **how: tensorizer_ops.hf.fetch(folder, folder.parent / "copy", **how),
+        tensorizer_ops.hf.tokenizer,
+    ]
+    root = trust.verify(first, policy=signer.options["trust"]).subject
+    own_bundle(first, "config.json", "model.tensors")
+    older = (second / "model.sig").read_bytes()
+    for name in ("chat_template.jinja", "generation_config.json", "model.sig"):
+        (first / name).unlink()
+    for use in uses:
+        for options in (signer.options, signer.options | {"subject": root}):
+            with pytest.raises(errors.Crypto, match=r"there is no 'model\.sig' in it"):
+                use(first, options=options)
+    (first / "model.sig").write_bytes(older)  # which does not list the template
+    for use in uses:
+        with pytest.raises(errors.HashMismatch, match="with the root digest"):
+            use(first, options=signer.options | {"subject": root})
+        with pytest.raises(errors.HashMismatch, match="about the model"):
+            use(first, options=signer.options)
+    assert not (first.parent / "copy").exists()
+
+
+@pytest.mark.parametrize("place", ["here", "on a server"])
+def test_a_bundle_of_the_folder_above(
+    two: tuple[Path, Path], signer: Signer, web: Web, place: str
+) -> None:
+    first, _ = two
+    (first / "model.sig").unlink()
+    above = first.parent / "above"
+    shutil.copytree(first, above / "a model")
+    (above / "config.json").write_text("{}")
+    tensorizer_ops.sign(above, key=signer.private)
+    where = web.root / "above"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(above, where)
+    uri = where / "a model" if place == "here" else web.url("above/a%20model")
+    bundle = where / "model.sig" if place == "here" else web.url("above/model.sig")
+    options = signer.options | {"signature": str(bundle)}
+    assert tensorizer_ops.hf.from_pretrained(uri, options=options)
+    target = first.parent / "target"
+    copied = tensorizer_ops.download(uri, target, options=options)
+    assert {each.name for each in copied} == {path.name for path in first.iterdir()}
+    (where / "a model" / "generation_config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"generation_config\.json"):
+        tensorizer_ops.hf.from_pretrained(uri, options=options)
+
+
+def test_files_of_a_server_are_of_one_model(tmp_path: Path, signer: Signer) -> None:
+    for name, value in (("old", 1), ("new", 2)):
+        for file in "ab":
+            tensorizer_ops.save(
+                tmp_path / name / f"{file}.tensors", {file: torch.full((3,), value)}
+            )
+        tensorizer_ops.sign(tmp_path / name, key=signer.private)
+    folder = tmp_path / "new"
+
+    def load() -> dict[str, torch.Tensor]:
+        settings = serving.Settings({"uri": str(folder), "options": signer.options})
+        return dict(serving.weights(settings, ""))
+
+    assert {name: tensor[0].item() for name, tensor in load().items()} == {"a": 2, "b": 2}
+    content = (folder / "b.tensors").read_bytes()
+    (folder / "b.tensors").write_bytes((tmp_path / "old" / "b.tensors").read_bytes())
+    own_bundle(folder, "b.tensors", of=tmp_path / "old")
+    with pytest.raises(errors.HashMismatch, match="it is about the model 'old'"):
+        load()
+    (folder / "b.tensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"b\.tensors"):
+        load()
+    (folder / "b.tensors").write_bytes(content)
+    own_bundle(folder, "a.tensors", "b.tensors")
+    (folder / "model.sig").unlink()
+    with pytest.raises(errors.Crypto, match=r"there is no 'model\.sig' in it"):
+        load()
+
+
 def test_a_model_of_transformers_that_was_signed_in_whole(tmp_path: Path, signer: Signer) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
@@ -650,6 +751,79 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
     with pytest.raises(errors.HashMismatch, match=r"config\.json"):
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
     assert not (target / "config.json").exists()
+
+
+@pytest.mark.parametrize("change", ["another", "no bundle", "endless"])
+def test_a_bundle_that_changes_during_a_download(
+    tmp_path: Path, model: Path, signer: Signer, change: str
+) -> None:
+    """The copy of the bundle is the one that was checked."""
+    other = tmp_path / "other"
+    tensorizer_ops.save(other / "m.tensors", {"w": torch.ones(3)})
+    for folder in (model, other):
+        tensorizer_ops.sign(folder, key=signer.private)
+    reads, right = 0, 1000
+
+    def answer(asked: Asked) -> None:
+        nonlocal reads
+        name = asked.path.rpartition("/")[2]
+        folder = model
+        if name == "model.sig":
+            reads += 1
+            if reads > right:
+                if change == "endless":
+                    asked.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+                    asked.never_end(bytes(1 << 20))
+                    return
+                folder = other
+        if not (folder / name).exists():
+            asked.say("404 Not Found")
+            return
+        content = (folder / name).read_bytes()
+        if folder is other and change == "no bundle":
+            content = b"no bundle"
+        asked.say_range(content) if "range" in asked.headers else asked.say("200 OK", content)
+
+    kinds = {"another": errors.HashMismatch, "no bundle": errors.InvalidFormat}
+    with scripted(answer) as server:
+        # How often the bundle is read before it is copied.
+        tensorizer_ops.download(server.url("model"), tmp_path / "right", options=signer.options)
+        reads, right = 0, reads - 1
+        with pytest.raises(kinds.get(change, errors.InvalidFormat)):
+            tensorizer_ops.download(server.url("model"), tmp_path / "copy", options=signer.options)
+    assert not [path for path in (tmp_path / "copy").iterdir() if "model.sig" in path.name]
+
+
+def test_copies_and_saves_take_options_of_loads(
+    llama: tuple[Path, Any], signer: Signer, tmp_path: Path
+) -> None:
+    """What is written is signed afterwards. Files that are replaced are not written to."""
+    folder, model = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    tensorizer_ops.upload(folder, tmp_path / "uploaded", options=signer.options)
+    saved = tmp_path / "saved"
+    tensorizer_ops.hf.save_pretrained(model, saved, options=signer.options)
+    other = tmp_path / "other.json"
+    other.write_text("of somebody else")
+    target = tmp_path / "fetched"
+    target.mkdir()
+    (target / "config.json").symlink_to(other)
+    tensorizer_ops.hf.fetch(tmp_path / "uploaded", target, options=signer.options)
+    assert other.read_text() == "of somebody else"
+    assert (target / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+
+
+def test_keys_in_the_place_of_their_names_are_not_shown(model: Path, signer: Signer) -> None:
+    pem = signer.private.read_text()
+    uses: list[Callable[[], object]] = [
+        lambda: tensorizer_ops.load(model / "m.tensors", options={"trust": pem}),
+        lambda: trust.verify(model, policy=pem),
+        lambda: tensorizer_ops.hf.fetch(model, model / "copy", options={"trust": pem}),
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match="the name of a policy") as caught:
+            use()
+        assert pem.splitlines()[1][:20] not in str(caught.value)
 
 
 def test_links_in_the_cache_of_the_hub(tmp_path: Path, model: Path, signer: Signer) -> None:

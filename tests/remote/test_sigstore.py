@@ -12,6 +12,7 @@ import torch
 
 import tensorizer_ops
 from support.own_sigstore import OwnSigstore
+from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import errors, trust
 
@@ -140,3 +141,31 @@ def test_what_is_no_model(model: Model, tmp_path: Path) -> None:
     (tmp_path / "root.json").write_text("{}")
     with pytest.raises(ValueError, match=r"root .*root\.json"):
         model.add(root=tmp_path / "root.json")
+
+
+def test_a_bundle_that_never_ends(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "MOST_BUNDLE", 3 << 20)
+
+    def answer(asked: Asked) -> None:
+        asked.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        asked.never_end(bytes(1 << 20))
+
+    with scripted(answer) as server:
+        with pytest.raises(errors.InvalidFormat, match="larger than any bundle"):
+            trust.add_sigstore(
+                "release",
+                server.url("model.sig"),
+                identity=IDENTITY,
+                issuer=ISSUER,
+                root=model.root,
+            )
+        assert not server.drained
+
+
+@pytest.mark.parametrize("argument", ["identity", "issuer"])
+def test_nobody_is_not_anybody(model: Model, argument: str) -> None:
+    """A variable of the environment may be empty."""
+    with pytest.raises(ValueError, match=f"{argument} is empty"):
+        model.add(**{argument: ""})
+    with pytest.raises(ValueError, match="there is no policy named"):
+        model.load()

@@ -120,6 +120,8 @@ std::vector<Option> signed_options(SignedOptions& options) {
                  return true;
                }};
   trust.use = OptionUse::Load;
+  trust.secret = true;  // somebody may give the text of a key
+  trust.names_secret = [](std::string_view value) { return names_policy(value); };
   Option signature = text_option("signature", "the URI of a bundle", options.signature);
   signature.use = OptionUse::Load;
   Option subject{"subject", "a root digest: 64 hexadecimal digits",

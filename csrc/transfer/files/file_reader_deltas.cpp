@@ -13,11 +13,10 @@ namespace tensorizer {
 
 namespace {
 
-// Returns whether a model has this digest. Reads all of it, unless it lists what the digest is made
-// of.
-bool is_model(OpenFile& file, const ModelDigest& digest, int threads, Cancel& cancel) {
+// Returns whether a model has this digest. Reads all of it, unless the digest is made of what it
+// lists.
+bool is_model(OpenFile& file, const ModelDigest& digest, bool listed, int threads, Cancel& cancel) {
   Progress progress;
-  const bool listed = DataDigests::are_listed(file.catalogue(), digest.version);
   return file_digest(file, {digest.version, listed, threads}, progress, cancel) == to_text(digest);
 }
 
@@ -57,11 +56,14 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
                     "target");
   }
   const DeltaEnds ends = need_delta(*delta);
+  // What an older file lists of itself is not signed with the delta.
+  const bool is_believed = older->source().signed_root() || !delta->source().signed_root();
+  const bool is_fast =
+      is_believed && DataDigests::are_listed(older->catalogue(), ends.target.version);
   const auto is_new = [&] {
     Job job(*this);
-    return is_model(*older, ends.target, request.threads, job.cancel);
+    return is_model(*older, ends.target, is_fast, request.threads, job.cancel);
   };
-  const bool is_fast = DataDigests::are_listed(older->catalogue(), ends.target.version);
   if (is_fast && is_new()) return false;
   try {
     Job job(*this);

@@ -1,0 +1,61 @@
+"""The tensors that a module has, which a method of it may replace by others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+
+import torch
+
+from tensorizer_ops._attest.compared import Attestation
+from tensorizer_ops._base.memory import identity
+
+
+class Kept:
+    """Puts the parameters and buffers back that its block replaces, and says which these are."""
+
+    def __init__(self, model: torch.nn.Module, found: Attestation) -> None:
+        self._model, self._found = model, found
+        self._modules = [
+            (prefix, module, dict(module._parameters), dict(module._buffers))
+            for prefix, module in model.named_modules()
+        ]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for prefix, module, parameters, buffers in self._modules:
+            for now, before in ((module._parameters, parameters), (module._buffers, buffers)):
+                if not _is_same(now, before):
+                    for name in sorted(now.keys() | before.keys()):
+                        if now.get(name) is not before.get(name):
+                            self._tell(f"{prefix}.{name}".removeprefix("."))
+                    now.clear()
+                    now.update(before)
+
+    def _tell(self, name: str) -> None:
+        if name in self._found.compared:
+            self._found.compared.remove(name)
+        self._found.not_compared[name] = "the loader puts another tensor in its place"
+
+
+def hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[str]:
+    """Yield the names of parameters and buffers for which a ``state_dict()`` has other tensors."""
+    for found in (
+        model.named_parameters(remove_duplicate=False),
+        model.named_buffers(remove_duplicate=False),
+    ):
+        for name, tensor in found:
+            other = state.get(name)
+            if other is not None and identity(other) != identity(tensor):
+                yield name
+
+
+def _is_same(now: dict[str, torch.Tensor | None], before: dict[str, torch.Tensor | None]) -> bool:
+    return now.keys() == before.keys() and all(now[name] is before[name] for name in now)
