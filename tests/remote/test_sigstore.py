@@ -140,3 +140,10 @@ def test_what_is_no_model(model: Model, tmp_path: Path) -> None:
     (tmp_path / "root.json").write_text("{}")
     with pytest.raises(ValueError, match=r"root .*root\.json"):
         model.add(root=tmp_path / "root.json")
+
+
+def test_a_bundle_of_any_size(model: Model) -> None:
+    with model.bundle.open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    with pytest.raises(errors.InvalidFormat, match="a bundle has at most 256 MiB"):
+        model.add()
