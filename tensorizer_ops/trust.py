@@ -16,6 +16,7 @@ import base64
 import datetime
 import json
 import os
+import urllib.parse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,10 +25,10 @@ from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import check_names, checked, kind_of
 from tensorizer_ops._base.folder import (
     BUNDLE,
-    MOST_BUNDLE,
     SIGNATURE,
     Folder,
     key_name,
+    refuse_path,
     unsigned,
     write_signature,
 )
@@ -142,16 +143,11 @@ def add_sigstore(
         trusted = TrustedRoot.from_file(os.fspath(root))
     except (Error, ValueError) as error:
         raise errors.InvalidArgument(f"root {os.fspath(root)!r}: {error}") from error
-    source = _core.RemoteBytes(uri, given, 0, MOST_BUNDLE + 1, _PIECE)
-    text = bytearray()
-    while piece := source.read(len(text), _PIECE):
-        text += piece
-    if len(text) > MOST_BUNDLE:
-        raise errors.InvalidFormat(f"{label}: it is larger than any bundle, which has 256 MiB")
+    text = _core.bundle_bytes(uri, given)
     try:
         wanted = policy.Identity(identity=identity, issuer=issuer)
         verifier = Verifier(trusted_root=trusted)
-        _, payload = verifier.verify_dsse(Bundle.from_json(bytes(text)), wanted)
+        _, payload = verifier.verify_dsse(Bundle.from_json(text), wanted)
     except (Error, ValueError) as error:
         raise errors.Crypto(
             f"{label}: it is not a bundle of Sigstore by {identity!r} of {issuer!r}: {error}"
@@ -224,9 +220,7 @@ def verify(
     access = _core.SharedAccess()
     piece = bytearray(_PIECE)
     for name in names:
-        source = _core.RemoteBytes(
-            place.folder.below(name), given, 0, None, _PIECE, access, whole=True
-        )
+        source = _core.RemoteBytes(place.uri_of(name), given, 0, None, _PIECE, access, whole=True)
         at = 0
         while count := source.read_into(at, piece):
             at += count
@@ -281,7 +275,7 @@ def sign(
     left_out = [*_NEVER_SIGNED, *ignore]
     folder = place.folder.path
     if place.only is not None:
-        files = {place.only: place.folder.below(place.only)}
+        files = {place.only: place.uri}
     elif folder is None:
         raise errors.InvalidArgument(
             f"{place.folder.label} is a folder on a server, which cannot be listed: sign the model "
@@ -292,7 +286,11 @@ def sign(
         if bundle is not None and not (inside := os.path.relpath(bundle, folder)).startswith(".."):
             left_out.append(inside)
         found = _files_in(folder, left_out)
-        for path in found.values():
+        for name, path in found.items():
+            if "\\" in name or not _is_text(name):
+                raise errors.InvalidArgument(
+                    f"{path!r} cannot be signed: its name has a backslash, or is not UTF-8"
+                )
             if os.path.islink(path) and not _is_in_cache_of_hub(folder, path):
                 raise errors.InvalidArgument(
                     f"{path!r} is a symbolic link, and may lead to other files later: put the file "
@@ -325,6 +323,11 @@ class _Place(NamedTuple):
     only: str | None  # the name of the file in it; None for all
     bundle: str  # its URI
     name: str  # of the model
+    uri: str  # of the model
+
+    def uri_of(self, name: str) -> str:
+        """Return the URI of a file."""
+        return self.folder.below(name) if self.only is None else self.uri
 
 
 def _place_of(model: Target, options: Options | None) -> _Place:
@@ -332,25 +335,29 @@ def _place_of(model: Target, options: Options | None) -> _Place:
     path = local_path(model)
     if path is not None and os.path.isdir(path):
         folder = Folder(model, options)
-        return _Place(folder, None, folder.below(BUNDLE), os.path.basename(os.path.abspath(path)))
+        name = os.path.basename(os.path.abspath(path))
+        return _Place(folder, None, folder.below(BUNDLE), name, to_uri(model))
     if path is not None:
         parent, _, name = os.path.abspath(path).rpartition("/")
         folder = Folder(parent or "/", options)
     else:
         place, mark, query = to_uri(model).partition("?")
         parent, _, name = place.rstrip("/").rpartition("/")
+        if place.lower().startswith(("http://", "https://")):
+            name = urllib.parse.unquote(name)
         folder = Folder(parent + mark + query, options)
         whole = Folder(model, options)
+        refuse_path(name)
         if not folder.has(name + SIGNATURE) and whole.has(BUNDLE):
-            return _Place(whole, None, whole.below(BUNDLE), name)
-    return _Place(folder, name, folder.below(name + SIGNATURE), name)
+            return _Place(whole, None, whole.below(BUNDLE), name, to_uri(model))
+    return _Place(folder, name, folder.below(name + SIGNATURE), name, to_uri(model))
 
 
 def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
     """Return the paths of all files in a folder by their names, which have slashes."""
     ignored = {os.path.normpath(name) for name in left_out}
     found = {}
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=_raise):
         inside = os.path.relpath(parent, folder)
         for name in [*folders]:
             below = os.path.normpath(os.path.join(inside, name))
@@ -365,6 +372,10 @@ def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _is_in_cache_of_hub(folder: str, link: str) -> bool:
     """Return whether a link in ``models--NAME/snapshots/COMMIT`` leads to a file in ``blobs``."""
     snapshots, _ = os.path.split(os.path.realpath(folder))
@@ -372,6 +383,11 @@ def _is_in_cache_of_hub(folder: str, link: str) -> bool:
     found = os.path.realpath(link)
     is_here = os.path.basename(snapshots) == "snapshots" and os.path.dirname(found) == blobs
     return is_here and os.path.isfile(found)
+
+
+def _is_text(name: str) -> bool:
+    # Bytes of a name that are not UTF-8 are surrogates.
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _is_empty(path: str) -> bool:

@@ -63,6 +63,16 @@ class Signing {
   Cancel cancel_{&stop_on_signal};
 };
 
+// Returns the bytes of a bundle, which nobody has checked.
+nb::bytes read_bundle_bytes(const std::string& uri, const OptionList& options) {
+  const std::vector<std::byte> bytes = run([&](Cancel& cancel) {
+    const std::unique_ptr<Source> file =
+        open_source(uri, parse_load_options(options).source, cancel);
+    return bundle_bytes(*file, cancel);
+  });
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
 // Returns what a bundle says, if somebody has signed it whom the policy trusts: the signer, the
 // root digest, the size of shards, the files with their sizes if these are known, and what is left
 // out.
@@ -110,6 +120,7 @@ void define_trust(nb::module_& module) {
   module.def("policy_digest", [](const std::string& policy) {
     return run([&](Cancel& /*cancel*/) { return to_hex(policy_digest(*resolve_policy(policy))); });
   });
+  module.def("bundle_bytes", &read_bundle_bytes);
   module.def("open_signature", &open_signature);
   nb::class_<Signing>(module, "Signing")
       .def(nb::init<std::string, const std::vector<std::pair<std::string, std::string>>&,

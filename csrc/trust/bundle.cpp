@@ -372,13 +372,6 @@ Manifest manifest_of(ConstBytes padded_payload, std::size_t size, std::string si
   return manifest;
 }
 
-void check_size(std::size_t size, const std::string& label) {
-  if (size > kMostBundleBytes) {
-    throw Error(ErrorKind::InvalidFormat, label + ": a bundle has at most 256 MiB, and this has " +
-                                              std::to_string(size) + " bytes");
-  }
-}
-
 }  // namespace
 
 std::string signed_prefix(std::size_t payload_size) {
@@ -386,8 +379,15 @@ std::string signed_prefix(std::size_t payload_size) {
          std::to_string(payload_size) + " ";
 }
 
+void check_bundle_size(std::size_t size, const std::string& label) {
+  if (size > kMostBundleBytes) {
+    throw Error(ErrorKind::InvalidFormat, label + ": a bundle has at most 256 MiB, and this has " +
+                                              std::to_string(size) + " bytes");
+  }
+}
+
 Manifest open_bundle(ConstBytes json, const Policy& policy, const std::string& label) {
-  check_size(json.size(), label);
+  check_bundle_size(json.size(), label);
   const Envelope envelope = read_envelope(json, label);
   std::string signer = Judge{envelope, policy, label}.signer();
   return manifest_of(ConstBytes(envelope.message).subspan(envelope.payload_begin),
@@ -397,7 +397,7 @@ Manifest open_bundle(ConstBytes json, const Policy& policy, const std::string& l
 
 Manifest open_payload(ConstBytes payload, const std::string& signer,
                       const std::optional<Sha256Digest>& subject, const std::string& label) {
-  check_size(payload.size(), label);
+  check_bundle_size(payload.size(), label);
   return manifest_of(padded(payload), payload.size(), signer, subject, label);
 }
 

@@ -19,6 +19,9 @@ namespace tensorizer {
 
 inline constexpr std::size_t kMostBundleBytes = std::size_t{256} << 20;
 
+// Throws Error(InvalidFormat) for more bytes than a bundle may have.
+void check_bundle_size(std::size_t size, const std::string& label);
+
 // Throws Error(InvalidFormat) if this is no such bundle, Error(Crypto) if it is not signed by
 // somebody whom the policy trusts, or is Sigstore's, and Error(HashMismatch) if it is about another
 // model than the `subject` of the policy. Messages begin with `label`.

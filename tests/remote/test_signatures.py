@@ -28,6 +28,7 @@ from local_servers.s3_server import S3
 from local_servers.web import Web
 from support.command import run
 from support.process import environment
+from support.raw_format import INDEX_START, Block, pack
 from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import DAY, IDENTITY, NOW, Signer
@@ -178,6 +179,25 @@ def test_file_objects_have_no_signature(model: Path, signer: Signer) -> None:
             tensorizer_ops.load(source, options=signer.options)
     with pytest.raises(ValueError, match="option 'trust' applies when a file is loaded only"):
         tensorizer_ops.save(model / "x.tensors", {}, options=signer.options)
+
+
+def test_open_files_have_no_signature(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    with (
+        open(model / "m.tensors", "rb") as file,
+        pytest.raises(ValueError, match="option 'trust' is for files with a signature"),
+    ):
+        tensorizer_ops.load(file, options=signer.options)
+
+
+@pytest.mark.parametrize("name", ["model.sig", "m.tensors.sig"])
+def test_a_bundle_is_no_pipe(model: Path, signer: Signer, name: str) -> None:
+    """Nobody may ever write to it."""
+    tensorizer_ops.sign(model, key=signer.private)
+    (model / name).unlink(missing_ok=True)
+    os.mkfifo(model / name)
+    with pytest.raises(ValueError, match=f"{name}': a bundle is a file, and this is a pipe"):
+        tensorizer_ops.load(model / "m.tensors", options=signer.options)
 
 
 def test_the_same_file_under_another_name(model: Path, signer: Signer) -> None:
@@ -356,6 +376,36 @@ def test_links_are_not_signed(model: Path, signer: Signer) -> None:
     with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
         tensorizer_ops.sign(model, key=signer.private)
     tensorizer_ops.sign(model, key=signer.private, ignore=["link.json"])
+
+
+def test_a_folder_that_cannot_be_listed(model: Path, signer: Signer, tmp_path: Path) -> None:
+    """What is in it would be neither signed nor noticed."""
+    tensorizer_ops.sign(model, key=signer.private)
+    place = model
+    for _ in range(15):  # paths have up to 4096 bytes
+        (place / ("x" * 250)).mkdir()
+        place = place / ("x" * 250)
+    folder = os.open(place, os.O_RDONLY)
+    for _ in range(3):
+        os.mkdir("x" * 250, dir_fd=folder)
+        inside = os.open("x" * 250, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inside
+    os.close(folder)
+    try:
+        with pytest.raises(OSError, match="too long"):
+            trust.verify(model, policy=signer.options["trust"])
+        with pytest.raises(OSError, match="too long"):
+            tensorizer_ops.sign(model, key=signer.private)
+    finally:
+        subprocess.run(["rm", "-r", model / ("x" * 250)], check=True)
+
+
+@pytest.mark.parametrize("name", [b"a\\b.json", b"\xff.json"])
+def test_names_that_nobody_could_verify(model: Path, signer: Signer, name: bytes) -> None:
+    Path(os.fsdecode(os.fsencode(model) + b"/" + name)).write_text("{}")
+    with pytest.raises(ValueError, match="its name has a backslash, or is not UTF-8"):
+        tensorizer_ops.sign(model, key=signer.private)
 
 
 def test_commands(model: Path, signer: Signer) -> None:
@@ -544,6 +594,97 @@ def test_changed_files_that_were_signed_in_whole(
     outputs = {name: torch.zeros_like(value) for name, value in tensors.items()}
     with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
         tensorizer_ops.load_into(outputs, uri, options=options)
+
+
+@pytest.mark.parametrize("form", ["tensors", "safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "descriptor"])
+def test_nobody_sees_a_changed_file_that_was_signed_in_whole(
+    large: Large, signer: Signer, tmp_path: Path, kind: str, form: str
+) -> None:
+    """Nor a part of it, in a target that others see while it is written."""
+    file, _ = large
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    target = tmp_path / f"target.{form}"
+    if kind == "pipe":
+        os.mkfifo(target)
+    with open(os.open(target, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK), "rb", buffering=0) as out:
+        uri = target if kind == "pipe" else f"fd:{out.fileno()}"
+        with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
+            tensorizer_ops.convert(
+                file,
+                uri,
+                hashes="none",
+                source_options=signer.options,
+                target_options={"format": form},
+            )
+        assert not out.read(1)
+
+
+def test_headers_in_any_order(signer: Signer, tmp_path: Path) -> None:
+    """An index that nobody has compared yet cannot make a load read a file again and again."""
+    dtype = b"<V2\0torch.bfloat16"
+    blocks = [
+        Block(f"{i:04}", "<V2", (1,), bytes(2), header={"dtype": dtype}, hashes=())
+        for i in range(1000)
+    ]
+    content = pack(blocks, terminator=bytes(17 << 20))
+    begin, size = INDEX_START, int.from_bytes(content[INDEX_START - 8 : INDEX_START], "little")
+    entries = [content[at : at + size // 1000] for at in range(begin, begin + size, size // 1000)]
+    content = content[:begin] + b"".join(reversed(entries)) + content[begin + size :]
+    file = tmp_path / "m.tensors"
+    file.write_bytes(content)
+    tensorizer_ops.sign(file, key=signer.private, method="files")
+    served = {f"/{path.name}": path.read_bytes() for path in (file, tmp_path / "m.tensors.sig")}
+    sent = []
+
+    def answer(asked: Asked) -> None:
+        asked.say_range(served[asked.path], ETag='"1"')
+        begin, last = asked.headers["range"].removeprefix("bytes=").split("-")
+        sent.append(min(int(last) + 1, len(served[asked.path])) - int(begin))
+
+    with scripted(answer) as server:
+        assert len(tensorizer_ops.load(server.url(), options=signer.options)) == 1000
+    assert sum(sent) < 3 * len(content)
+
+
+def test_names_with_escapes(model: Path, signer: Signer, web: Web) -> None:
+    """The file of a URL is signed and verified, and none whose name has the same letters."""
+    folder = web.root / "escapes"
+    folder.mkdir()
+    shutil.copy(model / "m.tensors", folder / "a b.tensors")
+    (folder / "a%20b.tensors").write_bytes(b"another file")
+    uri = web.url("escapes/a%20b.tensors")
+    bundle = folder / "a b.tensors.sig"
+    tensorizer_ops.sign(uri, key=signer.private, signature=bundle)
+    assert trust.verify(uri, policy=signer.options["trust"]).files == ["a b.tensors"]
+    tensorizer_ops.load(uri, options=signer.options)
+    with pytest.raises(ValueError, match=r"'c/b\.tensors' is not the name of a file"):
+        trust.verify(web.url("escapes/c%2fb.tensors"), policy=signer.options["trust"])
+
+
+@pytest.mark.parametrize(
+    ("more", "sent"),
+    [({}, []), ({"header_everywhere": "true"}, ["X-Kind"])],
+)
+def test_headers_stay_with_the_server_of_the_file(
+    model: Path, signer: Signer, more: dict[str, str], sent: list[str]
+) -> None:
+    """A bundle on another server gets those that a redirect to it would get."""
+    file = model / "m.tensors"
+    tensorizer_ops.sign(file, key=signer.private)
+    secrets = {"Authorization": "Bearer one", "Cookie": "two", "X-Kind": "three"}
+    given = {f"header.{name}": value for name, value in secrets.items()} | more
+
+    def answer(asked: Asked) -> None:
+        asked.say_range((model / asked.path[1:]).read_bytes(), ETag='"1"')
+
+    with scripted(answer) as server, scripted(answer) as other:
+        bundle = {"signature": other.url("m.tensors.sig")}
+        tensorizer_ops.load(server.url(), options=signer.options | given | bundle)
+    assert [name for name in secrets if name in other.asked[0].headers] == sent
+    assert all(name in server.asked[0].headers for name in secrets)
 
 
 def test_a_store(signer: Signer, tensors: dict[str, torch.Tensor], s3: S3) -> None:

@@ -12,7 +12,6 @@ import torch
 
 import tensorizer_ops
 from support.own_sigstore import OwnSigstore
-from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import errors, trust
 
@@ -143,23 +142,11 @@ def test_what_is_no_model(model: Model, tmp_path: Path) -> None:
         model.add(root=tmp_path / "root.json")
 
 
-def test_a_bundle_that_never_ends(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust, "MOST_BUNDLE", 3 << 20)
-
-    def answer(asked: Asked) -> None:
-        asked.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
-        asked.never_end(bytes(1 << 20))
-
-    with scripted(answer) as server:
-        with pytest.raises(errors.InvalidFormat, match="larger than any bundle"):
-            trust.add_sigstore(
-                "release",
-                server.url("model.sig"),
-                identity=IDENTITY,
-                issuer=ISSUER,
-                root=model.root,
-            )
-        assert not server.drained
+def test_a_bundle_of_any_size(model: Model) -> None:
+    with model.bundle.open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    with pytest.raises(errors.InvalidFormat, match="a bundle has at most 256 MiB"):
+        model.add()
 
 
 @pytest.mark.parametrize("argument", ["identity", "issuer"])

@@ -14,7 +14,11 @@ namespace {
 
 void resolve_dtypes(Source& source, Index& index, const FileLocation& location, Cancel& cancel) {
   const std::span<const Entry> entries = index.entries();
-  for (std::size_t i = 0; i < entries.size(); ++i) {
+  if (std::ranges::all_of(entries, [](const Entry& entry) { return entry.dtype.has_value(); })) {
+    return;
+  }
+  // Some sources read and hash much more than a header for one that lies behind what they have.
+  for (const std::uint32_t i : stored_order(entries, cancel)) {
     const Entry& entry = entries[i];
     if (entry.dtype) continue;
     cancel.check();

@@ -235,6 +235,8 @@ void rewrite(OpenFile& from, Origin& origin, const RewriteRequest& request, Prog
   }
   const std::unique_ptr<Sink> sink = open_sink(to, options.sink, cancel);
   check_not_overwritten(*sink, origin);
+  // Others would see what is written before all of the source has been compared.
+  if (source.checks_at_end() && (sink->sequential() || sink->in_place())) source.confirm(cancel);
   if (sink->sequential() && source.sequential()) {
     throw Error(ErrorKind::InvalidArgument,
                 sink->label() + " must be written in order, digests first, but " + source.label() +

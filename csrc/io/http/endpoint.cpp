@@ -26,12 +26,6 @@ std::string escaped(std::string_view url) {
   return text;
 }
 
-// Returns true for headers with credentials, which are never sent to other servers.
-bool is_for_its_server_only(std::string_view line) {
-  const std::string name = lower_case(line.substr(0, line.find(':')));
-  return name == "authorization" || name == "cookie";
-}
-
 }  // namespace
 
 UrlEndpoint::UrlEndpoint(std::string url, const HttpOptions& options, std::string label)
@@ -48,7 +42,8 @@ void UrlEndpoint::complete(HttpRequest& request, Cancel&) {
   request.home = url();
   request.url = moved_to_.empty() ? request.home : moved_to_;
   for (const std::string& line : headers_) {
-    const bool everywhere = headers_everywhere_ && !is_for_its_server_only(line);
+    const bool everywhere =
+        headers_everywhere_ && !is_for_its_server_only(line.substr(0, line.find(':')));
     (everywhere ? request.headers : request.home_headers).push_back(line);
   }
   request.secrets = secrets_;

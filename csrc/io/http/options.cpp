@@ -1,6 +1,7 @@
 #include "io/http/options.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -68,6 +69,22 @@ std::vector<Option> http_options(HttpOptions& http) {
   const std::vector<Option> tls = tls_options(http.tls);
   options.insert(options.begin() + 1, tls.begin(), tls.end());
   return options;
+}
+
+bool is_for_its_server_only(std::string_view header) {
+  const std::string name = lower_case(header);
+  return name == "authorization" || name == "cookie";
+}
+
+OptionList for_other_servers(const OptionList& given) {
+  const bool everywhere = options_from(given, &http_options).header_everywhere;
+  OptionList left;
+  std::ranges::copy_if(given, std::back_inserter(left), [&](const auto& option) {
+    const std::string_view name = option.first;
+    if (!name.starts_with(kHeader)) return true;
+    return everywhere && !is_for_its_server_only(name.substr(kHeader.size()));
+  });
+  return left;
 }
 
 }  // namespace tensorizer

@@ -32,6 +32,12 @@ struct HttpOptions {
 // Returns options that set the members of `http`. They keep a reference to it.
 std::vector<Option> http_options(HttpOptions& http);
 
+// Returns true for the name of a header with credentials, which is never sent to other servers.
+bool is_for_its_server_only(std::string_view header);
+
+// Returns the options without the headers that must not be sent to other servers.
+OptionList for_other_servers(const OptionList& given);
+
 // Returns true for a value without control characters, which could end the header early.
 bool is_header_value(std::string_view value);
 

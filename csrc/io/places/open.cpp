@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "io/azure/open.h"
 #include "io/http/open.h"
+#include "io/http/options.h"
 #include "io/hub/open.h"
 #include "io/local/open.h"
 #include "io/node/open.h"
@@ -199,6 +200,17 @@ std::string path_of(const std::string& uri) {
   return percent_decoded(path).value_or(path);
 }
 
+// Returns the options for the bundle of a file, which may be on another server.
+SourceOptions options_of_bundle(const std::string& bundle, const std::string& uri,
+                                const SourceOptions& options) {
+  SourceOptions all = options;
+  all.begin = 0;
+  all.end = SourceOptions().end;
+  const bool same = folder_of(bundle) == folder_of(uri) && origin_of(bundle) == origin_of(uri);
+  if (!same && !is_local(uri)) all.given = for_other_servers(options.given);
+  return all;
+}
+
 }  // namespace
 
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
@@ -213,11 +225,16 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
     }
     return open_unsigned(uri, options, cancel);
   }
-  SourceOptions whole = options;
-  whole.begin = 0;
-  whole.end = SourceOptions().end;
+  if (uri.starts_with("fd:")) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote(uri) +
+                    ": option 'trust' is for files with a signature, and an open file has no name "
+                    "that could be signed: give its path or URI");
+  }
   const Neighbours neighbours{
-      [&](const std::string& beside) { return open_unsigned(beside, whole, cancel); },
+      [&](const std::string& bundle) {
+        return open_unsigned(bundle, options_of_bundle(bundle, uri, options), cancel);
+      },
       [&](const std::string& name) { return sibling_uri(uri, name, options.given); }, &path_of};
   return signed_source(open_unsigned(uri, options, cancel), uri, trusted, options.access,
                        neighbours, cancel);

@@ -137,7 +137,11 @@ std::vector<Option> signed_options(SignedOptions& options) {
   return {trust, signature, subject, hash_first};
 }
 
-Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
+std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {
+  if (file.sequential() && !file.remote()) {
+    throw Error(ErrorKind::InvalidArgument,
+                file.label() + ": a bundle is a file, and this is a pipe, which may never end");
+  }
   constexpr std::size_t kMost = kMostBundleBytes + 1;  // what is larger is refused by its size
   std::vector<std::byte> bytes;
   for (std::size_t step = 1 << 20; bytes.size() < kMost; step *= 2) {
@@ -148,7 +152,12 @@ Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
     bytes.resize(have + got);
     if (is_end) break;
   }
-  return open_bundle(bytes, policy, file.label());
+  check_bundle_size(bytes.size(), file.label());
+  return bytes;
+}
+
+Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
+  return open_bundle(bundle_bytes(file, cancel), policy, file.label());
 }
 
 std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::string& uri,

@@ -40,8 +40,11 @@ struct Neighbours {
   std::function<std::string(const std::string& uri)> path;
 };
 
+// Reads a bundle. Throws InvalidFormat if it is too large, and InvalidArgument for a pipe.
+std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel);
+
 // Reads a bundle, and checks that somebody whom the policy trusts has signed it. Throws what
-// open_bundle() throws.
+// bundle_bytes() and open_bundle() throw.
 Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel);
 
 // Returns a source that gives only bytes of `file` which somebody has signed whom the options
