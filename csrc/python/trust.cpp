@@ -67,7 +67,7 @@ class Signing {
 nb::bytes read_bundle_bytes(const std::string& uri, const OptionList& options) {
   const std::vector<std::byte> bytes = run([&](Cancel& cancel) {
     const std::unique_ptr<Source> file =
-        open_source(uri, parse_load_options(options).source, cancel);
+        open_bundle_file(uri, parse_load_options(options).source, cancel);
     return bundle_bytes(*file, cancel);
   });
   return nb::bytes(bytes.data(), bytes.size());
@@ -87,7 +87,7 @@ nb::tuple open_signature(const std::string& uri, const std::string& policy,
     }
     const std::shared_ptr<const Policy> trusted = resolve_policy(policy);
     const std::unique_ptr<Source> file =
-        open_source(uri, parse_load_options(options).source, cancel);
+        open_bundle_file(uri, parse_load_options(options).source, cancel);
     return read_bundle(*file, *trusted, cancel);
   });
   std::vector<std::pair<std::string, std::optional<std::uint64_t>>> files;

@@ -200,6 +200,19 @@ def test_a_bundle_is_no_pipe(model: Path, signer: Signer, name: str) -> None:
         tensorizer_ops.load(model / "m.tensors", options=signer.options)
 
 
+def test_a_bundle_from_a_server_without_ranges(model: Path, signer: Signer, web: Web) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    shutil.copy(model / "model.sig", web.root / "elsewhere.sig")
+    bundle = {"signature": web.url("no-ranges/elsewhere.sig")}
+    with pytest.raises(errors.Crypto, match="is in another folder than its bundle"):
+        tensorizer_ops.load(model / "m.tensors", options=signer.options | bundle)
+    file = model / "m.tensors"
+    tensorizer_ops.sign(file, key=signer.private, signature=web.root / "elsewhere.sig")
+    tensorizer_ops.load(file, options=signer.options | bundle)
+    found = trust.verify(file, policy=signer.options["trust"], signature=bundle["signature"])
+    assert found.files == ["m.tensors"]
+
+
 def test_the_same_file_under_another_name(model: Path, signer: Signer) -> None:
     """Whoever can write into the folder cannot show one signed file as another."""
     tensorizer_ops.sign(model, key=signer.private)

@@ -233,11 +233,21 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   }
   const Neighbours neighbours{
       [&](const std::string& bundle) {
-        return open_unsigned(bundle, options_of_bundle(bundle, uri, options), cancel);
+        return open_bundle_file(bundle, options_of_bundle(bundle, uri, options), cancel);
       },
       [&](const std::string& name) { return sibling_uri(uri, name, options.given); }, &path_of};
   return signed_source(open_unsigned(uri, options, cancel), uri, trusted, options.access,
                        neighbours, cancel);
+}
+
+std::unique_ptr<Source> open_bundle_file(const std::string& uri, const SourceOptions& options,
+                                         Cancel& cancel) {
+  std::unique_ptr<Source> file = open_unsigned(uri, options, cancel);
+  if (is_local(uri) && file->sequential()) {
+    throw Error(ErrorKind::InvalidArgument,
+                file->label() + ": a bundle is a file, and this is a pipe, which may never end");
+  }
+  return file;
 }
 
 std::optional<std::string> sibling_uri(const std::string& uri, const std::string& name,

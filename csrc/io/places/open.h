@@ -23,6 +23,11 @@ namespace tensorizer {
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel);
 
+// Opens a bundle, which need not be signed itself. Throws InvalidArgument for a pipe, to which
+// nobody may ever write; otherwise like open_source().
+std::unique_ptr<Source> open_bundle_file(const std::string& uri, const SourceOptions& options,
+                                         Cancel& cancel);
+
 // Returns the URI of the file `name` beside the one that `uri` names, which open_source() takes
 // with the same options; null if files of that scheme have no others beside them (descriptors,
 // Redis). `name` must have no slash. Throws InvalidArgument if `uri` and `given` give access to one

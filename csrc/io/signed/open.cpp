@@ -138,10 +138,6 @@ std::vector<Option> signed_options(SignedOptions& options) {
 }
 
 std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {
-  if (file.sequential() && !file.remote()) {
-    throw Error(ErrorKind::InvalidArgument,
-                file.label() + ": a bundle is a file, and this is a pipe, which may never end");
-  }
   constexpr std::size_t kMost = kMostBundleBytes + 1;  // what is larger is refused by its size
   std::vector<std::byte> bytes;
   for (std::size_t step = 1 << 20; bytes.size() < kMost; step *= 2) {

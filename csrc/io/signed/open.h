@@ -40,7 +40,7 @@ struct Neighbours {
   std::function<std::string(const std::string& uri)> path;
 };
 
-// Reads a bundle. Throws InvalidFormat if it is too large, and InvalidArgument for a pipe.
+// Reads a bundle. Throws InvalidFormat if it is too large.
 std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel);
 
 // Reads a bundle, and checks that somebody whom the policy trusts has signed it. Throws what
