@@ -121,6 +121,8 @@ FITTING_HERE = {
     ("Publisher.publish", "state"): PATHS + " dict Linear",
     ("keys.add", "key"): "None bytes Linear",
     ("sign", "key"): "str",
+    ("Publisher", "sign"): "None " + PATHS,
+    ("checkpoint.Chain", "sign"): "None " + PATHS,
     ("keys.add", "passphrase"): "None str bytes Linear",
     ("hf.from_pretrained", "dtype"): "str",
     ("hf.save_pretrained", "model"): "",

@@ -16,7 +16,8 @@ root = Path(given[0])
 chain = Chain(root, keep=3, grace=0)
 
 def files(step):
-    return sorted((next(root.glob(f"step-{step}-*"))).iterdir())
+    (folder,) = filter(Path.is_dir, root.glob(f"step-{step}-*"))  # beside it may be a lease
+    return sorted(folder.iterdir())
 
 def outcome(call):
     try:

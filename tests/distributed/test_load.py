@@ -91,7 +91,8 @@ def test_a_server_sends_the_file_once(tmp_path: Path, verify: str) -> None:
             requests = web.requests()
             sent = sum(int(line.split('"')[2].split()[-1]) for line in requests)
             assert 0 <= sent - path.stat().st_size < 4 * (2 << 20)
-            assert len(requests) <= 4 * (1 + 5 + 2), "they ask for less than 8 MiB at a time"
+            # A CPU that hashes fewer chunks at a time asks for fewer of them.
+            assert len(requests) <= 4 * (1 + 10 + 4), "they ask for less than 4 MiB at a time"
 
 
 ALONE = """
