@@ -24,8 +24,8 @@ namespace tensorizer {
 class PrefetchCache;
 class ReadAhead;
 
-// What is wanted of a file that was signed in whole: all of it at once, and nothing is given out
-// before source().confirm() has returned; or anything else.
+// How a job uses a file that was signed in whole. All: it takes every byte, and gives nothing out
+// before source().confirm() has returned. Parts: it does anything else.
 enum class Wants : std::uint8_t { All, Parts };
 
 // Throws InvalidArgument for parts of a source that checks_at_end().

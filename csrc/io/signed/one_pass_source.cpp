@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kBlock = 1 << 20;
 // A block that is smaller grows by the next bytes, so that their number stays in proportion.
 constexpr std::uint64_t kSmallBlock = 64 << 10;
-// What one thread reads at a time of bytes that nobody wants.
+// The most bytes that one thread reads at a time where nobody wants any.
 constexpr std::uint64_t kMostFetched = 8 << 20;
 // The longest gap before wanted bytes that is read along with them.
 constexpr std::uint64_t kReadAlong = 64 << 10;

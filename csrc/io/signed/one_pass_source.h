@@ -36,7 +36,7 @@ class OnePassSource final : public KeepingSource {
   // Hashes what is left. Throws HashMismatch if the file is not the one that was signed. Every read
   // throws it from then on.
   void confirm(Cancel& cancel) override;
-  // What read() gave has been hashed, and must not change.
+  // Bytes that read() gave have been hashed: others in their place would not be the signed ones.
   bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }
   std::optional<FileIdentity> identity() const override { return file_->identity(); }
   bool reads(const FileIdentity& file) const override { return file_->reads(file); }
