@@ -104,13 +104,6 @@ class JobBundle {
   std::unique_ptr<const Manifest> manifest_;
 };
 
-// Compares a file without bytes, of which no read compares any.
-void check_empty(const Source& file, const SignedShards& shards) {
-  const Sha256Digest found = Sha256().finish();
-  if (std::ranges::equal(found, shards.digests)) return;
-  throw_other_bytes(file, 0, 0, found, shards.digests, shards.signer);
-}
-
 }  // namespace
 
 std::vector<Option> signed_options(SignedOptions& options) {
@@ -171,12 +164,15 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const std::shared_ptr<JobBundle> bundle = access ? access->get<JobBundle>(make) : make();
   const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
-  if (manifest.in_shards()) check_size(*file, listed.size, manifest.signer);
-  const std::uint64_t shard_size = manifest.in_shards() ? manifest.shard_size : *size;
-  SignedShards shards{*size,  shard_size,      manifest.digests_of(listed),
-                      bundle, manifest.signer, to_hex(manifest.root)};
-  if (*size <= kLargestFile || (manifest.in_shards() && shard_size <= kLargestShard)) {
-    if (*size == 0 && !manifest.in_shards()) check_empty(*file, shards);
+  const bool in_shards = manifest.in_shards();
+  const std::uint64_t shard_size = in_shards ? manifest.shard_size : *size;
+  SignedShards shards{in_shards ? listed.size : *size,
+                      shard_size,
+                      manifest.digests_of(listed),
+                      bundle,
+                      manifest.signer,
+                      to_hex(manifest.root)};
+  if (*size <= kLargestFile || (in_shards && shard_size <= kLargestShard)) {
     return std::make_unique<SignedSource>(std::move(file), std::move(shards));
   }
   auto source = std::make_unique<OnePassSource>(std::move(file), std::move(shards));
