@@ -133,9 +133,11 @@ std::vector<Option> signed_options(SignedOptions& options) {
 std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {
   constexpr std::size_t kMost = kMostBundleBytes + 1;  // what is larger is refused by its size
   std::vector<std::byte> bytes;
-  for (std::size_t step = 1 << 20; bytes.size() < kMost; step *= 2) {
+  // One read, and no copy, of a file whose size is known.
+  std::uint64_t step = std::max<std::uint64_t>(file.size().value_or(0) + 1, 1 << 20);
+  for (; bytes.size() < kMost; step *= 2) {
     const std::size_t have = bytes.size();
-    bytes.resize(std::min(have + step, kMost));
+    bytes.resize(std::min<std::uint64_t>(have + step, kMost));
     const std::size_t got = file.read_up_to(have, Bytes(bytes).subspan(have), cancel);
     const bool is_end = have + got < bytes.size();
     bytes.resize(have + got);
