@@ -401,7 +401,7 @@ def _pem_of(argument: str, given: Pem) -> str:
     if not isinstance(given, str | bytes):
         raise TypeError(f"{argument} has {kind_of(given)}, and must have PEM or paths")
     text = given.decode() if isinstance(given, bytes) else given
-    if not text.lstrip().startswith("-----BEGIN "):
+    if "-----BEGIN " not in text:
         raise errors.InvalidArgument(
             f"{argument} has a text that is no PEM: give a path as pathlib.Path"
         )

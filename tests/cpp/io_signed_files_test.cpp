@@ -282,6 +282,8 @@ TEST_F(SignedFilesTest, PoliciesHaveNames) {
   EXPECT_EQ(with_trust("file:" + at("release.pub")), text_);
   write_file(at("policy.json"), R"({"keys": ["release.pub"]})");
   EXPECT_EQ(with_trust("file:" + at("policy.json")), text_);
+  write_file(at("release.pub"), "The key of releases {1}:\n" + public_pem(key_));
+  EXPECT_EQ(with_trust("file:" + at("policy.json")), text_);
   EXPECT_EQ(kind_of([&] { with_trust("named:nobody"); }), ErrorKind::InvalidArgument);
   EXPECT_EQ(kind_of([&] { with_trust("file:" + at("none")); }), ErrorKind::NotFound);
 }

@@ -266,6 +266,17 @@ def test_a_policy_in_a_file(model: Path, signer: Signer) -> None:
         assert "PRIVATE" not in str(caught.value)
 
 
+def test_keys_with_text_before_them(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    text = "The key of releases:\n" + signer.public.read_text()
+    (model.parent / "text.pub").write_text(text)
+    for key in (text, text.encode(), model.parent / "text.pub"):
+        trust.add("with text", keys=[key])
+        tensorizer_ops.load(model / "m.tensors", options={"trust": "named:with text"})
+    options = {"trust": f"file:{model.parent / 'text.pub'}"}
+    tensorizer_ops.load(model / "m.tensors", options=options)
+
+
 @pytest.mark.parametrize("curve", CURVES)
 def test_model_signing_reads_what_is_signed_here(tmp_path: Path, model: Path, curve: str) -> None:
     signer = Signer(tmp_path / curve, CURVES[curve])

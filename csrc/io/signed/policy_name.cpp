@@ -53,7 +53,7 @@ Policy parse_policy(const std::string& path, const std::string& text) {
   const ConstBytes bytes = as_bytes(text);
   StrictJson json({bytes.begin(), bytes.end()}, label);
   const auto pem_of = [&](std::string_view given) -> Pem {
-    if (given.starts_with(kPem)) return {label, std::string(given)};
+    if (given.find(kPem) != given.npos) return {label, std::string(given)};
     const std::string file = given.starts_with('/') || given.starts_with('~')
                                  ? std::string(given)
                                  : key_beside(path, std::string(given));
@@ -111,7 +111,10 @@ SecretBytes read_secret(const std::string& value, const std::string& what) {
 
 Policy policy_of_file(const std::string& path) {
   const std::string text = text_of_file(path);
-  if (!text.starts_with(kPem)) return parse_policy(path, text);
+  // Text may be in front of PEM, and PEM in JSON.
+  if (text.find(kPem) == text.npos || text.find('{') < text.find(kPem)) {
+    return parse_policy(path, text);
+  }
   const Pem key{quote(path, 4096), text};
   return make_policy({&key, 1}, {}, {});
 }
