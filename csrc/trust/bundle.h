@@ -5,7 +5,6 @@
 // refused unless the host has checked them. Nothing here does I/O or knows secrets.
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,8 +15,6 @@
 #include "trust/policy.h"
 
 namespace tensorizer {
-
-inline constexpr std::size_t kMostBundleBytes = std::size_t{256} << 20;
 
 // Throws Error(InvalidFormat) for more bytes than a bundle may have.
 void check_bundle_size(std::size_t size, const std::string& label);

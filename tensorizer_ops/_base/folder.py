@@ -23,11 +23,9 @@ Key = str | os.PathLike[str]
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
 # The options for files that are signed.
-_SIGNED = ("trust", "signature", "subject", "hash_first")
+_SIGNED = ("trust", "signature", "signed_folder", "subject", "hash_first")
 # The options of saves that say what is in a file, and not where it is.
 _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
-# The largest bundle of signatures.
-MOST_BUNDLE = 256 << 20
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # What the names of the signatures of single files end in.
@@ -185,7 +183,7 @@ class Folder:
         whole.
         """
         if name == BUNDLE:
-            options, end = self._plain, MOST_BUNDLE + 1 if end is None else end
+            options, end = self._plain, _core.MOST_BUNDLE_BYTES + 1 if end is None else end
         else:
             options = as_pairs(self.loads)
         place = self.below(name)
