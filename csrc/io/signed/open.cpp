@@ -42,15 +42,18 @@ class JobBundle {
 
   // Returns what the bundle says of the file with this path. Throws Crypto if that is nothing.
   const ManifestFile* find(std::string name, const std::string& label) const {
-    const std::string folder = path_.substr(0, path_.rfind('/') + 1);
-    if (name.starts_with(folder)) {
-      name.erase(0, folder.size());
+    if (name.starts_with(folder_)) {
+      name.erase(0, folder_.size());
+    } else if (is_given_) {
+      throw Error(ErrorKind::Crypto,
+                  label + ": it is not in the folder that was signed, " + quote(folder_, 4096));
     } else if (manifest_->files.size() == 1) {
       name = last_of(name);
     } else {
-      throw Error(ErrorKind::Crypto, label + ": it is in another folder than its bundle, " +
-                                         label_ +
-                                         ", which lists several files by their names from there");
+      throw Error(ErrorKind::Crypto,
+                  label + ": it is in another folder than its bundle, " + label_ +
+                      ", which lists several files by their names from there: the option "
+                      "'signed_folder' names the folder that was signed");
     }
     if (const ManifestFile* const file = manifest_->find(name)) return file;
     throw Error(ErrorKind::Crypto, label + ": it is not signed: " + label_ + ", signed by " +
@@ -77,8 +80,11 @@ class JobBundle {
 
   std::unique_ptr<Source> open(const std::string& uri, const SignedOptions& options,
                                const Neighbours& neighbours) {
+    is_given_ = !options.signed_folder.empty();
     const auto open = [&](const std::string& bundle) {
-      path_ = neighbours.path(bundle);
+      folder_ = neighbours.path(is_given_ ? options.signed_folder : bundle);
+      folder_.erase((is_given_ ? folder_.find_last_not_of('/') : folder_.rfind('/')) + 1);
+      if (is_given_) folder_ += '/';
       return neighbours.open(bundle);
     };
     if (!options.signature.empty()) return open(options.signature);
@@ -99,7 +105,8 @@ class JobBundle {
   }
 
   Gate gate_{"the bundle is being read on this thread"};
-  std::string path_;
+  std::string folder_;  // from which names count, with '/' behind it
+  bool is_given_ = false;
   std::string label_;
   std::unique_ptr<const Manifest> manifest_;
 };
@@ -117,6 +124,8 @@ std::vector<Option> signed_options(SignedOptions& options) {
   trust.names_secret = [](std::string_view value) { return names_policy(value); };
   Option signature = text_option("signature", "the URI of a bundle", options.signature);
   signature.use = OptionUse::Load;
+  Option folder = text_option("signed_folder", "the folder that was signed", options.signed_folder);
+  folder.use = OptionUse::Load;
   Option subject{"subject", "a root digest: 64 hexadecimal digits",
                  [&options](const std::string&, const std::string& text) {
                    Sha256Digest digest;
@@ -127,7 +136,7 @@ std::vector<Option> signed_options(SignedOptions& options) {
   subject.use = OptionUse::Load;
   Option hash_first = bool_option("hash_first", options.hash_first);
   hash_first.use = OptionUse::Load;
-  return {trust, signature, subject, hash_first};
+  return {trust, signature, folder, subject, hash_first};
 }
 
 std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {
