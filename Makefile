@@ -75,7 +75,7 @@ CPP_FILES := $(wildcard tensorizer_ops/*.cpp tensorizer_ops/*.h tests/cpp/*.cpp 
 
 # Parallel targets would install into the same environment.
 .NOTPARALLEL:
-.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills wires simulate planted mutants clean cpp-test pytest slow
+.PHONY: help demo test all-checks build lint wheels check-wheels check-peers bench bench-curves bench-remote bench-scale bench-classic bench-checkpoints bench-deltas bench-cold bench-gpu fuzz soak asan tsan aarch64 cuda gpu-bundle gpu-peers hip-check site look coverage kills wires simulate planted mutants clean cpp-test pytest slow other-checks
 .PHONY: build-packages test-packages test-hf test-vllm
 
 build: $(BUILT)
@@ -83,18 +83,21 @@ build: $(BUILT)
 demo: build $(DEMO)/model.pt2 | test-packages
 	@$(BIN)/python -W ignore examples/demo/demo.py $(DEMO)
 
-# Every step is a make of its own, so that it can be timed. The C++ tests run only under sanitizers,
-# which find everything that the plain tests would. The Python tests come last, so that their result
-# is at the end of the output.
+# The Python tests wait half of the time: the other checks run beside them, and yield to them. Their
+# result is at the end of the output.
 test: build $(STAMPS)/test $(SIMULATE) | test-packages
-	$(STEP) "lint, site and C++ tests, AddressSanitizer" tools/together.sh \
-		"$(RUN) lint look" "$(RUN) asan"
+	@tools/together.sh 'tools/step.sh "Python tests" $(RUN) pytest' "nice $(RUN) other-checks"
+
+# Every step is a make of its own, so that it can be timed. The C++ tests run only under sanitizers,
+# which find everything that the plain tests would.
+other-checks:
+	$(STEP) "Lint and site" $(RUN) lint look
+	$(STEP) "C++ tests, AddressSanitizer" $(RUN) asan
 	$(STEP) "C++ tests, ThreadSanitizer" $(RUN) tsan
-	$(STEP) "wires" tools/together.sh "$(RUN) wires SEEDS=1-10000" "$(RUN) wires SEEDS=10001-20000"
-	$(STEP) "fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=40" \
+	$(STEP) "Wires" $(RUN) wires
+	$(STEP) "Fuzzing and soak" tools/together.sh "$(RUN) fuzz FUZZ_SECONDS=40" \
 		"$(RUN) soak SOAK_SECONDS=40 SOAK_SEED=1"
 	$(STEP) "Kernels for GPUs" $(RUN) cuda
-	$(STEP) "Python tests" $(RUN) pytest
 
 # What takes too long for every change. The slow tests run all benchmarks, with little work.
 all-checks: test

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._attest.compared import Attestation, Compared, compared
+from tensorizer_ops._attest.compared import (
+    Attestation,
+    Compared,
+    Comparing,
+    Difference,
+    compared,
+)
 from tensorizer_ops._attest.kept import Kept, hidden
 from tensorizer_ops._attest.watch import Watch
 from tensorizer_ops._base.arguments import checked, wrong
@@ -80,17 +86,21 @@ def _attest_names(
     tensors = dict(zip(given, plain, strict=True))
     found = Attestation([], {}, {})
     seen = set()
-    for stored in compared(reader, [name for name in reader if name in tensors]):
-        name, tensor = stored.name, tensors.pop(stored.name)
-        seen.add(identity(given[name]))
-        if why := _other_kind(stored, tensor):
-            found.different[name] = why
-            continue
-        own, index = _own_part(stored, tensor)
-        if difference := stored.difference(index, own):
-            found.different[name] = difference.text(own.shape, "the file")
-        else:
-            found.compared.append(name)
+    comparisons: dict[str, tuple[torch.Tensor, Callable[[], Difference | None]]] = {}
+    with Comparing() as comparing:
+        for stored in compared(reader, [name for name in reader if name in tensors]):
+            name, tensor = stored.name, tensors.pop(stored.name)
+            seen.add(identity(given[name]))
+            if why := _other_kind(stored, tensor):
+                found.different[name] = why
+                continue
+            own, index = _own_part(stored, tensor)
+            comparisons[name] = own, comparing.difference(stored, index, own)
+        for name, (own, result) in comparisons.items():
+            if difference := result():
+                found.different[name] = difference.text(own.shape, "the file")
+            else:
+                found.compared.append(name)
     for name in tensors:
         if identity(given[name]) not in seen:
             found.not_compared[name] = "the file has no tensor of this name"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import TracebackType
 
 import torch
 
@@ -17,6 +19,10 @@ from tensorizer_ops._front.serving import SMALL, Index, Stored
 _GROUP = 32 << 20
 # How many elements of a tensor are named.
 _MOST_NAMED = 10
+# Bytes of tensors that are compared at a time, so that copies of them stay in the CPU's cache.
+_BLOCK = 1 << 20
+# How many tensors are loaded and compared at the same time.
+_AT_A_TIME = 3
 # Tensors on other devices come to the host, because not all of these can compare.
 _COMPARING = ("cpu", "cuda")
 
@@ -58,22 +64,34 @@ def index_of(place: int, shape: Sequence[int]) -> list[int]:
 
 
 def difference(expected: torch.Tensor, own: torch.Tensor) -> Difference | None:
-    """Compare tensors of one type and shape bit by bit."""
+    """Compare a tensor bit by bit with another one of its shape, cast to its type."""
     device = own.device if own.device.type in _COMPARING else torch.device("cpu")
-    one, other = (
-        tensor.to(device).contiguous().view(-1).view(torch.uint8) for tensor in (expected, own)
-    )
-    words = one.numel() // 8 * 8  # which are compared in a quarter of the time of bytes
-    if _are_equal(one[:words], other[:words]) and torch.equal(one[words:], other[words:]):
-        return None
-    places = (one != other).view(-1, own.itemsize).any(1).nonzero().flatten()
-    return Difference(places[:_MOST_NAMED].tolist(), len(places))
+    if expected.is_contiguous() and own.is_contiguous():
+        expected, own = expected.view(-1), own.view(-1)
+    row = math.prod(own.shape[1:])
+    rows = max(_BLOCK // max(row * own.itemsize, 1), 1)
+    places: list[int] = []
+    count = 0
+    for begin in range(0, len(own), rows):
+        one, other = (
+            tensor[begin : begin + rows].to(own.dtype).to(device).contiguous().view(-1)
+            for tensor in (expected, own)
+        )
+        one, other = one.view(torch.uint8), other.view(torch.uint8)
+        if not _are_equal(one, other):
+            found = (one != other).view(-1, own.itemsize).any(1).nonzero().flatten()
+            first = found[: _MOST_NAMED - len(places)].tolist()
+            places += [begin * row + place for place in first]
+            count += len(found)
+    return Difference(places, count) if count else None
 
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.storage_offset() % 8 or other.storage_offset() % 8:
         return torch.equal(one, other)
-    return torch.equal(one.view(torch.int64), other.view(torch.int64))
+    words = one.numel() // 8 * 8  # which are compared in a quarter of the time of bytes
+    pairs = (one[:words].view(torch.int64), other[:words].view(torch.int64))
+    return torch.equal(*pairs) and torch.equal(one[words:], other[words:])
 
 
 class Compared(Stored):
@@ -85,17 +103,18 @@ class Compared(Stored):
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._internals = torch.classes.tensorizer._Internals(reader.script_object)
 
-    def difference(self, index: Index, tensor: torch.Tensor) -> Difference | None:
-        """Compare a tensor with a part of this one, cast to its type."""
+    def difference(
+        self, index: Index, tensor: torch.Tensor, expected: torch.Tensor | None = None
+    ) -> Difference | None:
+        """Compare a tensor with a part of this one, cast to its type, if that is not given."""
         with held([self.name], [tensor], "compared") as (own,), torch.no_grad():
             own = own.detach().resolve_conj().resolve_neg()
-            expected = self.loaded(index)
             begin = self._begin_of_rows(index)
             if expected is None and begin is not None and own.dtype == self.dtype:
                 return self._difference_of_rows(begin, own.contiguous().view(-1))
             if expected is None:
                 expected = self.load(index, own.device)
-            return difference(expected.to(own.dtype), own)
+            return difference(expected, own)
 
     def _begin_of_rows(self, index: Index) -> int | None:
         """Return where a part begins, in elements, if it is one range of the data."""
@@ -141,6 +160,39 @@ class Compared(Stored):
         wrong = (found.cpu() != digests[first:last]).any(1).nonzero().flatten() + first
         ranges = [(begin, since), *((i * chunk, (i + 1) * chunk) for i in wrong.tolist())]
         return [(start, min(stop, end)) for start, stop in (*ranges, (until, end)) if start < stop]
+
+
+class Comparing:
+    """Compares tensors on other threads, until its block ends."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_AT_A_TIME)
+
+    def __enter__(self) -> Comparing:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def difference(
+        self, stored: Compared, index: Index, tensor: torch.Tensor
+    ) -> Callable[[], Difference | None]:
+        """Begin to compare, and return what waits for :meth:`Compared.difference` of these."""
+        expected = stored.loaded(index)
+        # The caller has what was loaded, and may change it before another thread compares it.
+        if expected is None and tensor.device.type == "cpu":
+            return self._pool.submit(stored.difference, index, tensor).result
+        found = stored.difference(index, tensor, expected)
+        return lambda: found
+
+    def crc32s(self, tensors: Iterable[torch.Tensor]) -> Iterator[int]:
+        """Return the CRC32 of the bytes of each tensor."""
+        return self._pool.map(torch.ops.tensorizer.crc32, tensors)
 
 
 def compared(reader: Reader, names: Sequence[str]) -> Iterator[Compared]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -13,7 +13,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tensorizer_ops._attest.compared import Attestation, Compared, Difference, difference, index_of
+from tensorizer_ops._attest.compared import (
+    Attestation,
+    Compared,
+    Comparing,
+    Difference,
+    difference,
+    index_of,
+)
 from tensorizer_ops._attest.coverage import Layout, uncovered
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import Span, fills_storage, identity, is_plain, span, weak_storage
@@ -35,6 +42,20 @@ class _Watched(NamedTuple):
     sources: set[str]  # the names of other watched tensors that it is copied from
     differences: dict[str, Difference]  # by what it differs from
 
+    def add(self, part: torch.Tensor, other: str, found: Difference | None) -> None:
+        """Add what differs in a part of it from something else."""
+        if found:
+            before = self.differences.get(other, Difference([], 0))
+            places = [_place_in(self, part, place) for place in found.places]
+            self.differences[other] = Difference(before.places + places, before.count + found.count)
+
+
+class _Comparison(NamedTuple):
+    watched: _Watched
+    part: torch.Tensor
+    other: str  # what it is compared with
+    result: Callable[[], Difference | None]
+
 
 class _Group(NamedTuple):
     """Watched tensors in one range of addresses, which no other group has."""
@@ -55,20 +76,25 @@ class Watch(TorchDispatchMode):
         self.attestation = Attestation([], {}, {})
         self._tensors = dict(tensors)
         self._data = {name: tensor.data for name, tensor in tensors.items()}
-        self._watched: list[_Watched] = []
+        self._comparing = Comparing()
+        self._comparisons: list[_Comparison] = []
         # The storages of what was made of watched tensors, as weak_storage() returns them.
         self._derived: set[Hashable] = set()
-        names: dict[Hashable, list[str]] = defaultdict(list)
+        tied: dict[Hashable, list[str]] = defaultdict(list)
         for name, tensor in tensors.items():
-            names[identity(tensor)].append(name)
-        for tied in names.values():
-            tensor = self._data[tied[0]]
-            where = span(tensor)
+            tied[identity(tensor)].append(name)
+        spans: list[tuple[list[str], Span]] = []
+        for names in tied.values():
+            where = span(self._data[names[0]])
             if where is None or where.begin == where.end:
-                self.attestation.not_compared[tied[0]] = "it has no elements in memory of its own"
+                self.attestation.not_compared[names[0]] = "it has no elements in memory of its own"
             else:
-                crc32 = _crc32(tensor)
-                self._watched.append(_Watched(tied, tensor, where, crc32, set(), set(), {}))
+                spans.append((names, where))
+        crc32s = self._comparing.crc32s(self._data[names[0]] for names, _ in spans)
+        self._watched = [
+            _Watched(names, self._data[names[0]], where, crc32, set(), set(), {})
+            for (names, where), crc32 in zip(spans, crc32s, strict=True)
+        ]
         self._groups = _grouped(self._watched)
 
     def __exit__(
@@ -78,13 +104,21 @@ class Watch(TorchDispatchMode):
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        found = self.attestation
         for name, data in self._data.items():
             if _layout(self._tensors[name]) != _layout(data):
                 self._tensors[name].data = data
-                found.not_compared[name] = "the loader gives it other memory"
+                self.attestation.not_compared[name] = "the loader gives it other memory"
+        with self._comparing:
+            if kind is None:
+                self._finish()
+
+    def _finish(self) -> None:
+        for each in self._comparisons:
+            each.watched.add(each.part, each.other, each.result())
+        found = self.attestation
+        crc32s = self._comparing.crc32s(watched.tensor for watched in self._watched)
         complete: dict[str, _Watched] = {}
-        for watched in self._watched:
+        for watched, crc32 in zip(self._watched, crc32s, strict=True):
             name = watched.names[0]
             if differences := watched.differences.items():
                 texts = [each.text(watched.tensor.shape, other) for other, each in differences]
@@ -95,7 +129,7 @@ class Watch(TorchDispatchMode):
                 continue  # a buffer that is in no file
             elif missing := uncovered(Layout.of(watched.tensor), watched.parts):
                 found.not_compared[name] = f"{missing} of its elements are from no file"
-            elif _crc32(watched.tensor) != watched.crc32:
+            elif crc32 != watched.crc32:
                 found.not_compared[name] = (
                     "it has changed meanwhile: the loader writes to it without torch, or on "
                     "another thread"
@@ -199,15 +233,15 @@ class Watch(TorchDispatchMode):
         if isinstance(source, Weight) and source.shape == target.shape:
             stored = source.stored
             assert isinstance(stored, Compared)
-            found, other = stored.difference(source.which, target), f"{stored.name!r} in the file"
+            result = self._comparing.difference(stored, source.which, target)
+            other = f"{stored.name!r} in the file"
+            self._comparisons.append(_Comparison(watched, target, other, result))
         else:
             expected = torch.empty_like(target)
             func(expected, *given)
-            found, other = difference(expected, target), "what the loader makes of the file"
+            found = difference(expected, target)
+            watched.add(target, "what the loader makes of the file", found)
         watched.parts.add(Layout.of(target))
-        if found:
-            places = [_place_in(watched, target, place) for place in found.places]
-            watched.differences[other] = Difference(places, found.count)
 
 
 def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:
@@ -231,11 +265,6 @@ def _layout(tensor: torch.Tensor) -> Hashable:
     if where is None:
         return tensor.shape, tensor.dtype, tensor.device
     return identity(tensor) if where.begin != where.end else (where, tensor.shape, tensor.dtype)
-
-
-def _crc32(tensor: torch.Tensor) -> int:
-    found: int = torch.ops.tensorizer.crc32(tensor)
-    return found
 
 
 def _in_memory(tensor: torch.Tensor) -> list[torch.Tensor]:

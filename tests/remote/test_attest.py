@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 from collections.abc import Iterator
@@ -338,6 +339,28 @@ def test_a_state_dict_with_other_tensors(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="has another tensor 'weight' than the module"):
         attest(model, tmp_path / "m.tensors")
+
+
+def test_a_loader_that_changes_what_it_gets(tmp_path: Path) -> None:
+    tensors = {f"t{i}": torch.randn(2000, 2000) for i in range(3)}
+    tensorizer_ops.save(tmp_path / "m.tensors", tensors)
+    # Not contiguous, because to compare these takes longer.
+    model = torch.nn.ParameterDict({n: each.t().clone().t() for n, each in tensors.items()})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]], read_first: bool) -> None:
+        for name, weight in weights:
+            if read_first:
+                assert weight.sum() != 0
+            model[name].data.copy_(weight)
+            weight.zero_()
+
+    for read_first in (False, True):
+        found = attest(
+            model,
+            tmp_path / "m.tensors",
+            load_weights=functools.partial(load, read_first=read_first),
+        )
+        assert sorted(found.compared) == sorted(tensors)
 
 
 def test_a_damaged_file(file: Path, server: Server, tmp_path: Path) -> None:
