@@ -30,6 +30,7 @@ from tensorizer_ops._base.folder import (
     key_name,
     refuse_path,
     unsigned,
+    within,
     write_signature,
 )
 from tensorizer_ops._base.option_uses import for_loads, for_saves
@@ -183,7 +184,8 @@ def verify(
     """Check the signature of a model, and every byte of every file that it lists.
 
     Args:
-        model: a folder, or a file.
+        model: a folder, or a file. The URI of a folder on a server whose bundle is elsewhere ends
+            with a slash.
         policy: whom to trust: ``file:PATH`` or ``named:NAME``.
         signature: the bundle; by default ``model.sig`` in the folder, or the name of the file with
             ``.sig`` behind it.
@@ -203,11 +205,14 @@ def verify(
     if own is not None and not place.folder.has(own):
         bundle = place.folder.below(BUNDLE)
     signer, subject, shard_size, listed, ignored = _core.open_signature(bundle, policy, plain)
-    names = [name for name, _ in listed] if place.only is None else [place.only]
+    prefix, counted = place.folder.names_from(bundle) if place.only is None else ("", {})
+    names = [place.only] if place.only else within(prefix, [name for name, _ in listed])
+    if not names:
+        raise errors.Crypto(f"{place.folder.label}: its bundle lists no files that are in it")
     folder = place.folder.path
     if place.only is None and folder is not None and not ignore_unsigned_files:
         inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
-        found = _files_in(folder, [*_NEVER_SIGNED, *ignored, *inside])
+        found = _files_in(folder, [*_NEVER_SIGNED, *within(prefix, ignored), *inside])
         if shard_size:  # then empty files are not listed
             found = {name: path for name, path in found.items() if not _is_empty(path)}
         if unsigned := [name for name in found if name not in names]:
@@ -215,7 +220,7 @@ def verify(
                 f"{place.folder.label} has files that are not signed, such as {unsigned[0]!r}: "
                 "remove them, or give ignore_unsigned_files=True"
             )
-    signed = {"trust": policy, "signature": bundle, "subject": subject}
+    signed = {"trust": policy, "signature": bundle, "subject": subject, **counted}
     given = as_pairs(as_text(for_loads(options)) | signed)
     access = _core.SharedAccess()
     piece = bytearray(_PIECE)
@@ -274,6 +279,11 @@ def sign(
     target = place.bundle if signature is None else to_uri(signature)
     left_out = [*_NEVER_SIGNED, *ignore]
     folder = place.folder.path
+    if place.only is None and place.folder.names_from(target)[0]:
+        raise errors.InvalidArgument(
+            f"signature: {BUNDLE!r} in a folder above {place.folder.label} is that of all files "
+            "there: give it another name"
+        )
     if place.only is not None:
         files = {place.only: place.uri}
     elif folder is None:
@@ -348,7 +358,7 @@ def _place_of(model: Target, options: Options | None) -> _Place:
         folder = Folder(parent + mark + query, options)
         whole = Folder(model, options)
         refuse_path(name)
-        if not folder.has(name + SIGNATURE) and whole.has(BUNDLE):
+        if place.endswith("/") or (not folder.has(name + SIGNATURE) and whole.has(BUNDLE)):
             return _Place(whole, None, whole.below(BUNDLE), name, to_uri(model))
     return _Place(folder, name, folder.below(name + SIGNATURE), name, to_uri(model))
 
@@ -401,7 +411,7 @@ def _pem_of(argument: str, given: Pem) -> str:
     if not isinstance(given, str | bytes):
         raise TypeError(f"{argument} has {kind_of(given)}, and must have PEM or paths")
     text = given.decode() if isinstance(given, bytes) else given
-    if not text.lstrip().startswith("-----BEGIN "):
+    if "-----BEGIN " not in text:
         raise errors.InvalidArgument(
             f"{argument} has a text that is no PEM: give a path as pathlib.Path"
         )

@@ -149,13 +149,17 @@ PublicKey PublicKey::from_pem(std::string_view pem, const std::string& label) {
   return PublicKey(std::move(key), label);
 }
 
-bool PublicKey::verifies(ConstBytes message, ConstBytes signature) const {
+bool PublicKey::verifies(std::initializer_list<ConstBytes> message, ConstBytes signature) const {
   const NoErrorsLeft cleared;
   const DigestContext context = digest_context();
   return EVP_DigestVerifyInit(context.get(), nullptr, curve_of(key_.get())->hash(), nullptr,
                               key_.get()) == 1 &&
-         EVP_DigestVerify(context.get(), raw(signature), signature.size(), raw(message),
-                          message.size()) == 1;
+         std::ranges::all_of(message,
+                             [&](ConstBytes part) {
+                               return EVP_DigestVerifyUpdate(context.get(), part.data(),
+                                                             part.size()) == 1;
+                             }) &&
+         EVP_DigestVerifyFinal(context.get(), raw(signature), signature.size()) == 1;
 }
 
 PrivateKey::PrivateKey(SharedKey key, const std::string& label)

@@ -4,6 +4,7 @@
 // DSSE have them. Keys are shared when copied, and const: any thread may use them.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,8 +28,8 @@ class PublicKey {
   // Takes a key of libcrypto that nobody else uses. Throws Error(InvalidArgument), as above.
   PublicKey(SharedKey key, const std::string& label);
 
-  // Returns whether this key made the signature of this message.
-  bool verifies(ConstBytes message, ConstBytes signature) const;
+  // Returns whether this key made the signature of the message that these parts make.
+  bool verifies(std::initializer_list<ConstBytes> message, ConstBytes signature) const;
 
   const std::string& pem() const noexcept { return pem_; }
   // Returns the SHA-256 of pem() in hexadecimal digits, by which others name the key.

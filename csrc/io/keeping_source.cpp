@@ -29,6 +29,10 @@ std::vector<std::size_t> sharing(std::span<const Bytes> pieces) {
 }  // namespace
 
 void KeepingSource::read(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+  const std::uint64_t wanted = total_size(pieces);
+  const std::uint64_t there = size_ - std::min(offset, size_);
+  if (wanted > there) throw_source_ended(label(), size_, wanted - there);
+  if (wanted == 0) return;
   const std::vector<std::size_t> shared = sharing(pieces);
   if (shared.empty()) return read_distinct(offset, pieces, cancel);
   std::vector<Bytes> distinct(pieces.begin(), pieces.end());
@@ -41,6 +45,13 @@ void KeepingSource::read(std::uint64_t offset, std::span<const Bytes> pieces, Ca
     left = left.subspan(pieces[i].size());
   }
   read_distinct(offset, distinct, cancel);
+}
+
+std::size_t KeepingSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) {
+  const std::uint64_t there = size_ - std::min(offset, size_);
+  const Bytes piece = out.first(std::min<std::uint64_t>(out.size(), there));
+  read(offset, {&piece, 1}, cancel);
+  return piece.size();
 }
 
 }  // namespace tensorizer

@@ -120,6 +120,7 @@ void define_trust(nb::module_& module) {
   module.def("policy_digest", [](const std::string& policy) {
     return run([&](Cancel& /*cancel*/) { return to_hex(policy_digest(*resolve_policy(policy))); });
   });
+  module.attr("MOST_BUNDLE_BYTES") = kMostBundleBytes;
   module.def("bundle_bytes", &read_bundle_bytes);
   module.def("open_signature", &open_signature);
   nb::class_<Signing>(module, "Signing")

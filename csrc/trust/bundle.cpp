@@ -25,17 +25,30 @@ constexpr std::array<std::string_view, 4> kMediaTypes{
 };
 constexpr std::size_t kMostCertificates = 16;
 constexpr std::size_t kMostListed = 8;  // in a message
+// Each byte outside of strings may be a value, which takes more memory than its text. Bundles of
+// honest tools have less than 1 KiB of them, as all that was signed is in one string.
+constexpr std::size_t kMostOutsideStrings = 1 << 20;
 
-std::vector<std::byte> padded(ConstBytes bytes) {
-  std::vector<std::byte> copy;
-  copy.reserve(bytes.size() + StrictJson::kPadding);
-  copy.assign(bytes.begin(), bytes.end());
-  copy.resize(bytes.size() + StrictJson::kPadding);
-  return copy;
+// Returns how many bytes of a text are not inside of strings, or more than kMostOutsideStrings. A
+// quote behind a backslash is none, also outside of strings, as simdjson sees it.
+std::size_t outside_strings(std::string_view json) {
+  std::size_t outside = 0;
+  std::size_t last = 0;
+  bool inside = false;
+  for (std::size_t quote = json.find('"'); quote != json.npos && outside <= kMostOutsideStrings;
+       quote = json.find('"', quote + 1)) {
+    const std::size_t escapes = quote - 1 - json.substr(0, quote).find_last_not_of('\\');
+    if (escapes % 2 == 1) continue;
+    if (!inside) outside += quote + 2 - last;
+    inside = !inside;
+    last = quote;
+  }
+  return inside ? outside : outside + json.size() - last;
 }
 
 // How a bundle says who signed.
 struct Material {
+  int ways = 0;
   bool key = false;
   bool sigstore = false;
   std::string hint;  // of the key; empty if unknown
@@ -45,43 +58,26 @@ struct Material {
 
 struct Envelope {
   Material material;
-  std::vector<std::byte> message;  // what was signed, and padding
-  std::size_t payload_begin = 0;   // in the message
-  std::size_t message_size = 0;
+  std::vector<std::byte> payload;
   std::vector<std::byte> signature;
 
-  ConstBytes signed_bytes() const { return ConstBytes(message).first(message_size); }
+  bool is_signed_by(const PublicKey& key) const {
+    return key.verifies({as_bytes(signed_prefix(payload.size())), payload}, signature);
+  }
 };
 
 struct BundleReader {
+  static constexpr bool kOptional = StrictJson::kOptional;
+
   StrictJson& json;
   Envelope envelope{};
-  bool has_media_type = false;
-  bool has_material = false;
-  bool has_envelope = false;
-  bool has_payload = false;
-  bool has_payload_type = false;
-  bool has_signatures = false;
 
   Envelope read() {
-    json.root(Unknown::Refused, [&](std::string_view key, Value& value) {
-      if (key == "mediaType") {
-        has_media_type = true;
-        check_media_type(json.string(value, "'mediaType'"));
-      } else if (key == "verificationMaterial") {
-        has_material = true;
-        read_material(value);
-      } else if (key == "dsseEnvelope") {
-        has_envelope = true;
-        read_envelope(value);
-      } else {
-        return false;
-      }
-      return true;
-    });
-    if (!has_media_type) json.fail("it has no 'mediaType'");
-    if (!has_material) json.fail("it has no 'verificationMaterial'");
-    if (!has_envelope) json.fail("it has no 'dsseEnvelope'");
+    const auto read_type = [&](Value& text) { check_media_type(json.string(text, "'mediaType'")); };
+    json.root(Unknown::Refused,
+              {{"mediaType", read_type},
+               {"verificationMaterial", [&](Value& value) { read_material(value); }},
+               {"dsseEnvelope", [&](Value& value) { read_envelope(value); }}});
     return std::move(envelope);
   }
 
@@ -93,36 +89,27 @@ struct BundleReader {
 
   void read_material(Value& value) {
     Material& material = envelope.material;
-    bool has_chain = false;
+    const auto read_certificate_of_sigstore = [&](Value& one) {
+      ++material.ways;
+      material.sigstore = true;
+      read_certificate(one);
+      material.chain.clear();
+    };
+    const auto read_entry = [&](Value& entry) {
+      ++material.log_entries;
+      json.object(entry, "an entry of 'tlogEntries'", Unknown::Ignored, {});
+    };
     json.object(value, "'verificationMaterial'", Unknown::Ignored,
-                [&](std::string_view key, Value& member) {
-                  if (key == "publicKey") {
-                    material.key = true;
-                    read_key(member);
-                  } else if (key == "x509CertificateChain") {
-                    has_chain = true;
-                    read_chain(member);
-                  } else if (key == "certificate") {
-                    material.sigstore = true;
-                    read_certificate(member);
-                    material.chain.clear();
-                  } else if (key == "tlogEntries") {
-                    json.array(member, "'tlogEntries'", [&](Value& entry) {
-                      ++material.log_entries;
-                      json.object(entry, "an entry of 'tlogEntries'", Unknown::Ignored,
-                                  [](std::string_view, Value&) { return false; });
-                    });
-                  } else {
-                    return false;
-                  }
-                  return true;
-                });
-    const int ways = int{material.key} + int{has_chain} + int{material.sigstore};
-    if (ways != 1) {
+                {{"publicKey", [&](Value& key) { read_key(key); }, kOptional},
+                 {"x509CertificateChain", [&](Value& chain) { read_chain(chain); }, kOptional},
+                 {"certificate", read_certificate_of_sigstore, kOptional},
+                 {"tlogEntries",
+                  [&](Value& list) { json.array(list, "'tlogEntries'", read_entry); }, kOptional}});
+    if (material.ways != 1) {
       json.fail(
           "'verificationMaterial' must have one of 'publicKey', 'x509CertificateChain' and "
           "'certificate', and has " +
-          std::to_string(ways));
+          std::to_string(material.ways));
     }
     if (material.sigstore && material.log_entries == 0) {
       json.fail("it has a 'certificate' of Sigstore without 'tlogEntries'");
@@ -130,90 +117,58 @@ struct BundleReader {
   }
 
   void read_key(Value& value) {
-    bool has_name = false;
-    std::string& hint = envelope.material.hint;
-    json.object(value, "'publicKey'", Unknown::Ignored, [&](std::string_view key, Value& member) {
-      if (key == "hint") {
-        has_name = true;
-        hint = json.string(member, "'hint'");
-      } else if (key == "rawBytes") {
-        // Old bundles have the key itself, as PEM. It tells who claims to have signed.
-        has_name = true;
-        const auto bytes = decode(json.string(member, "'rawBytes'"), "the 'rawBytes' of the key");
-        if (hint.empty()) hint = to_hex(sha256(bytes));
-      } else {
-        return false;
-      }
-      return true;
-    });
-    if (!has_name) json.fail("'publicKey' has neither 'hint' nor 'rawBytes'");
+    Material& material = envelope.material;
+    ++material.ways;
+    material.key = true;
+    std::optional<std::string> hint;
+    std::optional<std::string> hash;
+    // Old bundles have the key itself, as PEM. It tells who claims to have signed.
+    const auto read_bytes = [&](Value& text) {
+      hash = to_hex(sha256(decode(json.string(text, "'rawBytes'"), "the 'rawBytes' of the key")));
+    };
+    json.object(value, "'publicKey'", Unknown::Ignored,
+                {{"hint", [&](Value& text) { hint = json.string(text, "'hint'"); }, kOptional},
+                 {"rawBytes", read_bytes, kOptional}});
+    if (!hint && !hash) json.fail("'publicKey' has neither 'hint' nor 'rawBytes'");
+    material.hint = hint && !(hint->empty() && hash) ? *hint : *hash;
   }
 
   void read_chain(Value& value) {
-    bool has_certificates = false;
-    json.object(value, "'x509CertificateChain'", Unknown::Ignored,
-                [&](std::string_view key, Value& member) {
-                  if (key != "certificates") return false;
-                  has_certificates = true;
-                  json.array(member, "'certificates'", [&](Value& one) { read_certificate(one); });
-                  return true;
-                });
-    if (!has_certificates || envelope.material.chain.empty()) {
+    ++envelope.material.ways;
+    const auto read_list = [&](Value& list) {
+      json.array(list, "'certificates'", [&](Value& one) { read_certificate(one); });
+    };
+    json.object(value, "'x509CertificateChain'", Unknown::Ignored, {{"certificates", read_list}});
+    if (envelope.material.chain.empty()) {
       json.fail("'x509CertificateChain' has no certificates");
     }
   }
 
   void read_certificate(Value& value) {
     std::vector<Certificate>& chain = envelope.material.chain;
-    bool has_bytes = false;
-    json.object(value, "a certificate", Unknown::Ignored, [&](std::string_view key, Value& member) {
-      if (key != "rawBytes") return false;
-      has_bytes = true;
-      const auto der = decode(json.string(member, "'rawBytes'"), "a certificate");
+    const auto read_bytes = [&](Value& text) {
+      const auto der = decode(json.string(text, "'rawBytes'"), "a certificate");
       std::optional<Certificate> one = Certificate::from_der(der);
       if (!one) json.fail("a certificate is not X.509 in DER");
       chain.push_back(std::move(*one));
-      return true;
-    });
-    if (!has_bytes) json.fail("a certificate has no 'rawBytes'");
+    };
+    json.object(value, "a certificate", Unknown::Ignored, {{"rawBytes", read_bytes}});
     if (chain.size() > kMostCertificates) {
       json.fail("it has more than " + std::to_string(kMostCertificates) + " certificates");
     }
   }
 
   void read_envelope(Value& value) {
+    const auto read_payload = [&](Value& text) {
+      envelope.payload = decode(json.string(text, "'payload'"), "'payload'");
+    };
+    const auto read_type = [&](Value& text) {
+      check_payload_type(json.string(text, "'payloadType'"));
+    };
     json.object(value, "'dsseEnvelope'", Unknown::Refused,
-                [&](std::string_view key, Value& member) {
-                  if (key == "payload") {
-                    has_payload = true;
-                    read_payload(json.string(member, "'payload'"));
-                  } else if (key == "payloadType") {
-                    has_payload_type = true;
-                    check_payload_type(json.string(member, "'payloadType'"));
-                  } else if (key == "signatures") {
-                    has_signatures = true;
-                    read_signatures(member);
-                  } else {
-                    return false;
-                  }
-                  return true;
-                });
-    if (!has_payload) json.fail("'dsseEnvelope' has no 'payload'");
-    if (!has_payload_type) json.fail("'dsseEnvelope' has no 'payloadType'");
-    if (!has_signatures) json.fail("'dsseEnvelope' has no 'signatures'");
-  }
-
-  void read_payload(std::string_view text) {
-    const std::vector<std::byte> payload = decode(text, "'payload'");
-    const std::string prefix = signed_prefix(payload.size());
-    std::vector<std::byte>& message = envelope.message;
-    envelope.payload_begin = prefix.size();
-    envelope.message_size = prefix.size() + payload.size();
-    message.reserve(envelope.message_size + StrictJson::kPadding);
-    const ConstBytes begin = as_bytes(prefix);
-    message.assign(begin.begin(), begin.end());
-    message.insert(message.end(), payload.begin(), payload.end());
-    message.resize(envelope.message_size + StrictJson::kPadding);
+                {{"payload", read_payload},
+                 {"payloadType", read_type},
+                 {"signatures", [&](Value& list) { read_signatures(list); }}});
   }
 
   void check_payload_type(std::string_view type) const {
@@ -224,21 +179,16 @@ struct BundleReader {
 
   void read_signatures(Value& value) {
     std::size_t count = 0;
+    const auto read_signature = [&](Value& text) {
+      envelope.signature = decode(json.string(text, "'sig'"), "a signature");
+    };
+    const auto read_id = [&](Value& text) {
+      if (!json.is_null(text)) json.string(text, "'keyid'");
+    };
     json.array(value, "'signatures'", [&](Value& one) {
       ++count;
-      bool has_signature = false;
-      json.object(one, "a signature", Unknown::Refused, [&](std::string_view key, Value& member) {
-        if (key == "sig") {
-          has_signature = true;
-          envelope.signature = decode(json.string(member, "'sig'"), "a signature");
-        } else if (key == "keyid") {
-          if (!json.is_null(member)) json.string(member, "'keyid'");
-        } else {
-          return false;
-        }
-        return true;
-      });
-      if (!has_signature) json.fail("a signature has no 'sig'");
+      json.object(one, "a signature", Unknown::Refused,
+                  {{"sig", read_signature}, {"keyid", read_id, kOptional}});
     });
     if (count != 1) {
       json.fail("it has " + std::to_string(count) + " signatures, expected is one");
@@ -252,9 +202,13 @@ struct BundleReader {
   }
 };
 
-Envelope read_envelope(ConstBytes bytes, const std::string& label) {
-  const std::vector<std::byte> copy = padded(bytes);
-  StrictJson json(copy, bytes.size(), label + ": this is not the bundle of a signed model");
+Envelope read_envelope(std::vector<std::byte> bytes, const std::string& label) {
+  const std::size_t outside = outside_strings(as_text(bytes));
+  StrictJson json(std::move(bytes), label + ": this is not the bundle of a signed model");
+  if (outside > kMostOutsideStrings) {
+    json.fail("its JSON has more than " + std::to_string(kMostOutsideStrings) +
+              " bytes outside of strings");
+  }
   return BundleReader{json}.read();
 }
 
@@ -271,8 +225,7 @@ struct Judge {
 
   std::string checked_signer() const {
     if (!policy.checked) refuse("it is signed with Sigstore, which only Python can check");
-    const ConstBytes payload = envelope.signed_bytes().subspan(envelope.payload_begin);
-    if (sha256(payload) != policy.checked->payload) {
+    if (sha256(envelope.payload) != policy.checked->payload) {
       refuse("it is another one than the bundle of " + policy.checked->signer +
              " that was checked");
     }
@@ -286,9 +239,8 @@ struct Judge {
     for (const PublicKey& key : policy.keys) keys.push_back(&key);
     std::stable_partition(keys.begin(), keys.end(),
                           [&](const PublicKey* key) { return key->hint() == hint; });
-    const auto signing = std::ranges::find_if(keys, [&](const PublicKey* key) {
-      return key->verifies(envelope.signed_bytes(), envelope.signature);
-    });
+    const auto signing = std::ranges::find_if(
+        keys, [&](const PublicKey* key) { return envelope.is_signed_by(*key); });
     if (signing != keys.end()) return "the key " + (*signing)->hint();
     if (!keys.empty() && keys.front()->hint() == hint) {
       refuse("its signature by the trusted key " + hint + " is wrong: it was modified");
@@ -316,7 +268,7 @@ struct Judge {
       refuse("it is signed by the certificate of " + name + ", whose identities are " +
              list_of(leaf.identities()) + "; " + expected());
     }
-    if (!key_of(leaf).verifies(envelope.signed_bytes(), envelope.signature)) {
+    if (!envelope.is_signed_by(key_of(leaf))) {
       refuse("its signature by the certificate of " + name + " is wrong: it was modified");
     }
     return name;
@@ -359,10 +311,12 @@ struct Judge {
   }
 };
 
-Manifest manifest_of(ConstBytes padded_payload, std::size_t size, std::string signer,
-                     const std::optional<Sha256Digest>& subject, const std::string& label) {
-  Manifest manifest = read_statement(padded_payload, size, label);
-  manifest.signer = std::move(signer);
+}  // namespace
+
+Manifest open_payload(std::vector<std::byte> payload, const std::string& signer,
+                      const std::optional<Sha256Digest>& subject, const std::string& label) {
+  Manifest manifest = read_statement(std::move(payload), label);
+  manifest.signer = signer;
   if (subject && manifest.root != *subject) {
     throw Error(ErrorKind::HashMismatch, label + ": it is about the model " +
                                              quote(manifest.model) + " with the root digest " +
@@ -371,8 +325,6 @@ Manifest manifest_of(ConstBytes padded_payload, std::size_t size, std::string si
   }
   return manifest;
 }
-
-}  // namespace
 
 std::string signed_prefix(std::size_t payload_size) {
   return "DSSEv1 " + std::to_string(kPayloadType.size()) + " " + std::string(kPayloadType) + " " +
@@ -386,19 +338,11 @@ void check_bundle_size(std::size_t size, const std::string& label) {
   }
 }
 
-Manifest open_bundle(ConstBytes json, const Policy& policy, const std::string& label) {
+Manifest open_bundle(std::vector<std::byte> json, const Policy& policy, const std::string& label) {
   check_bundle_size(json.size(), label);
-  const Envelope envelope = read_envelope(json, label);
-  std::string signer = Judge{envelope, policy, label}.signer();
-  return manifest_of(ConstBytes(envelope.message).subspan(envelope.payload_begin),
-                     envelope.message_size - envelope.payload_begin, std::move(signer),
-                     policy.subject, label);
-}
-
-Manifest open_payload(ConstBytes payload, const std::string& signer,
-                      const std::optional<Sha256Digest>& subject, const std::string& label) {
-  check_bundle_size(payload.size(), label);
-  return manifest_of(padded(payload), payload.size(), signer, subject, label);
+  Envelope envelope = read_envelope(std::move(json), label);
+  const std::string signer = Judge{envelope, policy, label}.signer();
+  return open_payload(std::move(envelope.payload), signer, policy.subject, label);
 }
 
 }  // namespace tensorizer

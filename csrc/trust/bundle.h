@@ -5,7 +5,6 @@
 // refused unless the host has checked them. Nothing here does I/O or knows secrets.
 #pragma once
 
-#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,19 +16,17 @@
 
 namespace tensorizer {
 
-inline constexpr std::size_t kMostBundleBytes = std::size_t{256} << 20;
-
 // Throws Error(InvalidFormat) for more bytes than a bundle may have.
 void check_bundle_size(std::size_t size, const std::string& label);
 
 // Throws Error(InvalidFormat) if this is no such bundle, Error(Crypto) if it is not signed by
 // somebody whom the policy trusts, or is Sigstore's, and Error(HashMismatch) if it is about another
 // model than the `subject` of the policy. Messages begin with `label`.
-Manifest open_bundle(ConstBytes json, const Policy& policy, const std::string& label);
+Manifest open_bundle(std::vector<std::byte> json, const Policy& policy, const std::string& label);
 
 // Reads the payload of a bundle whose signature the caller has verified. `signer` is its name for
 // messages. Throws as open_bundle().
-Manifest open_payload(ConstBytes payload, const std::string& signer,
+Manifest open_payload(std::vector<std::byte> payload, const std::string& signer,
                       const std::optional<Sha256Digest>& subject, const std::string& label);
 
 // Returns what DSSE signs for a payload of this size, without the payload that follows.

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <new>
 #include <string>
 #include <string_view>
@@ -25,54 +27,68 @@ class StrictJson {
 
   enum class Unknown { Refused, Ignored };
 
-  // Reads the first `size` of `padded` bytes, at least kPadding more. Messages begin with `what`.
-  // The memory must outlive this object, and the strings that it returns live as long as it.
-  StrictJson(ConstBytes padded, std::size_t size, std::string what)
-      : text_(reinterpret_cast<const char*>(padded.data()), size, padded.size()),
-        what_(std::move(what)) {
-    // The parser itself must not get to its end.
-    check(parser_.allocate(size, kDeepest + 2));
+  // A member that an object may have.
+  struct Member {
+    std::string_view key;
+    std::function<void(Value&)> read;
+    bool required = true;
+  };
+  static constexpr bool kOptional = false;
+  using Members = std::initializer_list<Member>;
+
+  // Messages begin with `what`. The strings that it returns live as long as this object.
+  StrictJson(std::vector<std::byte> text, std::string what)
+      : size_(text.size()), bytes_(std::move(text)), what_(std::move(what)) {
+    bytes_.reserve(size_ + simdjson::SIMDJSON_PADDING);  // exactly
+    bytes_.resize(size_ + simdjson::SIMDJSON_PADDING);
   }
 
-  static constexpr std::size_t kPadding = simdjson::SIMDJSON_PADDING;
-
-  // Calls member(key, value) for each member of the only value of the text, as object() does.
-  template <typename Member>
-  void root(Unknown unknown, const Member& member) {
+  // Reads the members of the only value of the text, as object() does.
+  void root(Unknown unknown, Members members) {
+    // The parser itself must not get to its end.
+    check(parser_.allocate(size_, kDeepest + 2));
     simdjson::ondemand::document document;
-    check(parser_.iterate(text_).get(document));
+    const simdjson::padded_string_view text(as_text(bytes_).data(), size_, bytes_.size());
+    check(parser_.iterate(text).get(document));
     Value value;
     if (document.get_value().get(value) != simdjson::SUCCESS) fail("it is not a JSON object");
-    object(value, "it", unknown, member);
+    object(value, "it", unknown, members);
     if (const char* more = nullptr; document.current_location().get(more) == simdjson::SUCCESS) {
       fail("it has more than one JSON value");
     }
   }
 
-  // Calls member(key, value) for each member, which returns false for keys that it does not know
-  // and otherwise reads the value. `name` names the object in messages.
-  template <typename Member>
-  void object(Value value, std::string_view name, Unknown unknown, const Member& member) {
-    simdjson::ondemand::object members;
+  // Reads the members in the order of the text. Throws if one comes twice, or if a required one is
+  // missing. `name` names the object in messages.
+  void object(Value value, std::string_view name, Unknown unknown, Members members) {
+    simdjson::ondemand::object fields;
     enter();
-    expect(value.get_object().get(members), name, "a JSON object");
+    expect(value.get_object().get(fields), name, "a JSON object");
     const std::size_t first = keys_.size();
-    for (auto each : members) {
+    for (auto each : fields) {
       simdjson::ondemand::field field;
       check(std::move(each).get(field));
       std::string_view key;
       check(field.unescaped_key().get(key));
       keys_.push_back(key);
-      if (member(key, field.value())) continue;
-      if (unknown == Unknown::Refused) {
+      const auto* const member = std::ranges::find(members, key, &Member::key);
+      if (member != members.end()) {
+        member->read(field.value());
+      } else if (unknown == Unknown::Ignored) {
+        ignore(field.value());
+      } else {
         fail(std::string(name) + " has the key " + quote(key) + ", which the format does not have");
       }
-      ignore(field.value());
     }
     const auto begin = keys_.begin() + static_cast<std::ptrdiff_t>(first);
     std::sort(begin, keys_.end());
     if (const auto twice = std::adjacent_find(begin, keys_.end()); twice != keys_.end()) {
       fail(std::string(name) + " has the key " + quote(*twice) + " twice");
+    }
+    for (const Member& member : members) {
+      if (member.required && !std::binary_search(begin, keys_.end(), member.key)) {
+        fail(std::string(name) + " has no " + quote(member.key));
+      }
     }
     keys_.resize(first);
     --depth_;
@@ -92,7 +108,13 @@ class StrictJson {
   }
 
   std::string_view string(Value value, std::string_view name) {
-    std::string_view text;
+    std::string_view text = value.raw_json_token();
+    if (text.starts_with('"') && text.find('\\') == text.npos) {
+      // The parser would copy it.
+      simdjson::ondemand::raw_json_string raw;
+      check(value.get_raw_json_string().get(raw));
+      return text.substr(1, text.find('"', 1) - 1);
+    }
     expect(value.get_string().get(text), name, "a string");
     return text;
   }
@@ -155,8 +177,7 @@ class StrictJson {
     using Type = simdjson::ondemand::json_type;
     switch (type_of(value)) {
       case Type::object:
-        return object(value, "an object", Unknown::Ignored,
-                      [](std::string_view, Value&) { return false; });
+        return object(value, "an object", Unknown::Ignored, {});
       case Type::array:
         return array(value, "an array", [&](Value& element) { ignore(element); });
       case Type::string:
@@ -189,7 +210,8 @@ class StrictJson {
     }
   }
 
-  const simdjson::padded_string_view text_;
+  const std::size_t size_;
+  std::vector<std::byte> bytes_;  // and the padding that the parser needs
   const std::string what_;
   simdjson::ondemand::parser parser_;
   std::vector<std::string_view> keys_;  // of the objects that are being read

@@ -1,6 +1,7 @@
 // What a signed bundle says of the files of a model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,6 +13,9 @@
 #include "codec/sha256.h"
 
 namespace tensorizer {
+
+// The size of the largest bundle.
+inline constexpr std::size_t kMostBundleBytes = std::size_t{256} << 20;
 
 struct ManifestFile {
   std::string name;        // relative to the model, with '/'

@@ -52,40 +52,30 @@ bool read_digest(std::string_view text, std::vector<std::byte>& out) {
 }
 
 struct StatementReader {
+  static constexpr bool kOptional = StrictJson::kOptional;
+
   StrictJson& json;
   Manifest manifest{};
   std::vector<Resource> resources{};
   std::vector<std::byte> digests{};  // in the order of the resources
   std::optional<Sha256Digest> root{};
-  std::optional<std::string_view> type{};
-  std::optional<std::string_view> predicate_type{};
-  std::optional<std::string_view> method{};
-  std::optional<std::string_view> hash{};
+  std::string_view method{};
+  std::string_view hash{};
   std::optional<std::uint64_t> shard_size{};
-  std::optional<bool> allow_symlinks{};
   std::size_t subjects = 0;
-  bool has_subject = false;
-  bool has_predicate = false;
-  bool has_resources = false;
 
   Manifest read() {
-    json.root(Unknown::Refused, [&](std::string_view key, Value& value) {
-      if (key == "_type") {
-        type = json.string(value, "'_type'");
-      } else if (key == "predicateType") {
-        predicate_type = json.string(value, "'predicateType'");
-        check_predicate_type();
-      } else if (key == "subject") {
-        has_subject = true;
-        json.array(value, "'subject'", [&](Value& one) { read_subject(one); });
-      } else if (key == "predicate") {
-        has_predicate = true;
-        read_predicate(value);
-      } else {
-        return false;
-      }
-      return true;
-    });
+    const auto read_type = [&](Value& text) { check_type(json.string(text, "'_type'")); };
+    const auto read_predicate_type = [&](Value& text) {
+      check_predicate_type(json.string(text, "'predicateType'"));
+    };
+    const auto read_subjects = [&](Value& list) {
+      json.array(list, "'subject'", [&](Value& one) { read_subject(one); });
+    };
+    json.root(Unknown::Refused, {{"_type", read_type},
+                                 {"predicateType", read_predicate_type},
+                                 {"subject", read_subjects},
+                                 {"predicate", [&](Value& value) { read_predicate(value); }}});
     check_members();
     check_algorithms();
     if (const Sha256Digest made = sha256(digests); made != *root) {
@@ -93,45 +83,39 @@ struct StatementReader {
     }
     manifest.root = *root;
     manifest.shard_size = shard_size.value_or(0);
-    manifest.allow_symlinks = *allow_symlinks;
     if (manifest.in_shards()) split_names();
     collect_files();
     return std::move(manifest);
   }
 
-  // Called early, because a statement of another type has other members.
-  void check_predicate_type() {
-    if (*predicate_type == kPredicateType) return;
-    json.fail("its predicate type is " + quote(*predicate_type) + ", expected is " +
-              quote(kPredicateType) +
-              (*predicate_type == kOldPredicateType
+  // These are checked early, because a statement of another type has other members.
+  void check_type(std::string_view type) const {
+    if (type == kStatementType) return;
+    json.fail("its type is " + quote(type) + ", expected is " + quote(kStatementType));
+  }
+
+  void check_predicate_type(std::string_view type) const {
+    if (type == kPredicateType) return;
+    json.fail("its predicate type is " + quote(type) + ", expected is " + quote(kPredicateType) +
+              (type == kOldPredicateType
                    ? ": it was made by model_signing 0.2, so sign the model again"
                    : ""));
   }
 
   void read_subject(Value& value) {
     ++subjects;
-    std::optional<std::string_view> name;
-    bool has_digests = false;
-    json.object(value, "the subject", Unknown::Ignored, [&](std::string_view key, Value& member) {
-      if (key == "name") {
-        name = json.string(member, "the name of the subject");
-      } else if (key == "digest") {
-        has_digests = true;
-        json.object(member, "the digest of the subject", Unknown::Ignored,
-                    [&](std::string_view algorithm, Value& digest) {
-                      if (algorithm != "sha256") return false;
-                      read_root(json.string(digest, "the digest of the subject"));
-                      return true;
-                    });
-      } else {
-        return false;
-      }
-      return true;
-    });
-    if (!name || name->empty()) json.fail("the subject has no name");
-    if (!has_digests || !root) json.fail("the subject has no SHA-256");
-    manifest.model = *name;
+    const auto read_name = [&](Value& text) {
+      manifest.model = json.string(text, "the name of the subject");
+    };
+    const auto read_sha256 = [&](Value& text) {
+      read_root(json.string(text, "the digest of the subject"));
+    };
+    const auto read_digests = [&](Value& all) {
+      json.object(all, "the digest of the subject", Unknown::Ignored, {{"sha256", read_sha256}});
+    };
+    json.object(value, "the subject", Unknown::Ignored,
+                {{"name", read_name}, {"digest", read_digests}});
+    if (manifest.model.empty()) json.fail("the subject has no name");
   }
 
   void read_root(std::string_view text) {
@@ -143,48 +127,29 @@ struct StatementReader {
   }
 
   void read_predicate(Value& value) {
-    bool has_serialization = false;
-    json.object(value, "the predicate", Unknown::Refused, [&](std::string_view key, Value& member) {
-      if (key == "resources") {
-        has_resources = true;
-        json.array(member, "'resources'", [&](Value& one) { read_resource(one); });
-      } else if (key == "serialization") {
-        has_serialization = true;
-        read_serialization(member);
-      } else {
-        return false;
-      }
-      return true;
-    });
-    if (!has_resources) json.fail("it has no 'resources'");
-    if (!has_serialization) json.fail("it has no 'serialization'");
+    const auto read_resources = [&](Value& list) {
+      json.array(list, "'resources'", [&](Value& one) { read_resource(one); });
+    };
+    json.object(value, "the predicate", Unknown::Refused,
+                {{"resources", read_resources},
+                 {"serialization", [&](Value& how) { read_serialization(how); }}});
   }
 
   void read_resource(Value& value) {
     Resource resource;
-    std::optional<std::string_view> name;
-    std::optional<std::string_view> algorithm;
-    std::optional<std::string_view> digest;
-    json.object(value, "a resource", Unknown::Ignored, [&](std::string_view key, Value& member) {
-      if (key == "name") {
-        name = json.string(member, "the name of a resource");
-      } else if (key == "algorithm") {
-        algorithm = json.string(member, "the algorithm of a resource");
-      } else if (key == "digest") {
-        digest = json.string(member, "the digest of a resource");
-      } else {
-        return false;
-      }
-      return true;
-    });
-    if (!name) json.fail("resource " + std::to_string(resources.size()) + " has no name");
-    if (!algorithm) json.fail("the resource " + quote(*name) + " has no algorithm");
-    if (!digest) json.fail("the resource " + quote(*name) + " has no digest");
-    resource.name = *name;
-    if (*algorithm != "sha256") resource.algorithm = *algorithm;
+    std::string_view algorithm;
+    std::string_view digest;
+    json.object(
+        value, "resource " + std::to_string(resources.size()), Unknown::Ignored,
+        {{"name",
+          [&](Value& text) { resource.name = json.string(text, "the name of a resource"); }},
+         {"algorithm",
+          [&](Value& text) { algorithm = json.string(text, "the algorithm of a resource"); }},
+         {"digest", [&](Value& text) { digest = json.string(text, "the digest of a resource"); }}});
+    if (algorithm != "sha256") resource.algorithm = algorithm;
     resource.digest = resources.size();
-    if (!is_other_algorithm(resource.algorithm) && !read_digest(*digest, digests)) {
-      json.fail("the digest " + quote(*digest) + " of the resource " + quote(*name) +
+    if (!is_other_algorithm(resource.algorithm) && !read_digest(digest, digests)) {
+      json.fail("the digest " + quote(digest) + " of the resource " + quote(resource.name) +
                 " is not 64 lower-case hex digits");
     }
     resources.push_back(resource);
@@ -196,52 +161,39 @@ struct StatementReader {
   }
 
   void read_serialization(Value& value) {
+    const auto read_size = [&](Value& number) {
+      shard_size = json.positive(number, "'shard_size'");
+    };
+    const auto read_links = [&](Value& truth) {
+      manifest.allow_symlinks = json.boolean(truth, "'allow_symlinks'");
+    };
+    const auto read_path = [&](Value& one) {
+      manifest.ignored.emplace_back(json.string(one, "an ignored path"));
+      if (manifest.ignored.back().empty()) json.fail("an ignored path is empty");
+    };
     json.object(value, "'serialization'", Unknown::Refused,
-                [&](std::string_view key, Value& member) {
-                  if (key == "method") {
-                    method = json.string(member, "'method'");
-                  } else if (key == "hash_type") {
-                    hash = json.string(member, "'hash_type'");
-                  } else if (key == "shard_size") {
-                    shard_size = json.positive(member, "'shard_size'");
-                  } else if (key == "allow_symlinks") {
-                    allow_symlinks = json.boolean(member, "'allow_symlinks'");
-                  } else if (key == "ignore_paths") {
-                    json.array(member, "'ignore_paths'", [&](Value& one) {
-                      manifest.ignored.emplace_back(json.string(one, "an ignored path"));
-                      if (manifest.ignored.back().empty()) json.fail("an ignored path is empty");
-                    });
-                  } else {
-                    return false;
-                  }
-                  return true;
-                });
+                {{"method", [&](Value& text) { method = json.string(text, "'method'"); }},
+                 {"hash_type", [&](Value& text) { hash = json.string(text, "'hash_type'"); }},
+                 {"shard_size", read_size, kOptional},
+                 {"allow_symlinks", read_links},
+                 {"ignore_paths",
+                  [&](Value& list) { json.array(list, "'ignore_paths'", read_path); }, kOptional}});
   }
 
   void check_members() const {
-    if (!type) json.fail("it has no '_type'");
-    if (*type != kStatementType) {
-      json.fail("its type is " + quote(*type) + ", expected is " + quote(kStatementType));
-    }
-    if (!predicate_type) json.fail("it has no 'predicateType'");
-    if (!has_subject) json.fail("it has no 'subject'");
     if (subjects != 1) {
       json.fail("it has " + std::to_string(subjects) + " subjects, expected is one");
     }
-    if (!has_predicate) json.fail("it has no 'predicate'");
-    if (!method) json.fail("'serialization' has no 'method'");
-    if (!hash) json.fail("'serialization' has no 'hash_type'");
-    if (!allow_symlinks) json.fail("'serialization' has no 'allow_symlinks'");
-    if (*method != "files" && *method != "shards") {
-      json.fail("its method is " + quote(*method) + ", expected is 'files' or 'shards'");
+    if (method != "files" && method != "shards") {
+      json.fail("its method is " + quote(method) + ", expected is 'files' or 'shards'");
     }
-    if (*method == "shards" && !shard_size) json.fail("it is in shards, without a 'shard_size'");
-    if (*method == "files" && shard_size) json.fail("it has a 'shard_size' without shards");
+    if (method == "shards" && !shard_size) json.fail("it is in shards, without a 'shard_size'");
+    if (method == "files" && shard_size) json.fail("it has a 'shard_size' without shards");
     if (resources.empty()) json.fail("it lists no files");
   }
 
   void check_algorithms() const {
-    if (*hash != "sha256") refuse_algorithm("its files are", *hash);
+    if (hash != "sha256") refuse_algorithm("its files are", hash);
     for (const Resource& resource : resources) {
       if (resource.algorithm.empty()) continue;
       if (!shard_size || resource.algorithm != "sha256-sharded-" + std::to_string(*shard_size)) {
@@ -326,8 +278,8 @@ struct StatementReader {
 
 }  // namespace
 
-Manifest read_statement(ConstBytes padded, std::size_t size, const std::string& label) {
-  StrictJson json(padded, size, label + ": what was signed is not a list of a model's files");
+Manifest read_statement(std::vector<std::byte> text, const std::string& label) {
+  StrictJson json(std::move(text), label + ": what was signed is not a list of a model's files");
   return StatementReader{json}.read();
 }
 

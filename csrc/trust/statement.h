@@ -13,9 +13,9 @@ namespace tensorizer {
 
 inline constexpr std::string_view kPayloadType = "application/vnd.in-toto+json";
 
-// Reads a statement whose signature somebody has checked. `padded` has StrictJson::kPadding bytes
-// behind the first `size`. Throws Error(InvalidFormat) with a message that begins with `label`.
-Manifest read_statement(ConstBytes padded, std::size_t size, const std::string& label);
+// Reads a statement whose signature somebody has checked. Throws Error(InvalidFormat) with a
+// message that begins with `label`.
+Manifest read_statement(std::vector<std::byte> text, const std::string& label);
 
 // Writes the statement of a manifest, whose `root` and `signer` are not used.
 std::string write_statement(const Manifest& manifest);

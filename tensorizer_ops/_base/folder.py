@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,11 +23,9 @@ Key = str | os.PathLike[str]
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
 # The options for files that are signed.
-_SIGNED = ("trust", "signature", "subject", "hash_first")
+_SIGNED = ("trust", "signature", "signed_folder", "subject", "hash_first")
 # The options of saves that say what is in a file, and not where it is.
 _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
-# The largest bundle of signatures.
-MOST_BUNDLE = 256 << 20
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # What the names of the signatures of single files end in.
@@ -117,7 +115,9 @@ class Folder:
                     f"{self.label}: its bundle is about another model, with the root digest "
                     f"{root}, expected is {wanted}"
                 )
-            listed = self._inside(bundle, [name for name, _ in files])
+            prefix, counted = self.names_from(bundle)
+            self._given.update(counted)
+            listed = within(prefix, [name for name, _ in files])
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
 
@@ -131,19 +131,21 @@ class Folder:
                 f"digest {root}, expected is {wanted}: it was replaced meanwhile; try again"
             )
 
-    def _inside(self, bundle: str, names: list[str]) -> list[str]:
-        """Return those of the names in a bundle that are of files here, as seen from here."""
-        here, there = self._uri.partition("?")[0], bundle.partition("?")[0]
-        path = local_path(bundle)
-        if self.path is not None and path is not None:
-            here, there = os.path.abspath(self.path), os.path.abspath(path)
-        here, there = f"{here.rstrip('/')}/", there.rpartition("/")[0] + "/"
-        if not here.startswith(there):
-            return [name.rpartition("/")[2] for name in names]  # a bundle of one file
-        prefix = here.removeprefix(there)
+    def names_from(self, bundle: str) -> tuple[str, dict[str, str]]:
+        """Return what is in front of the names of files here in a bundle, and options of loads.
+
+        Names count from the option ``signed_folder``, else from here, wherever the bundle is;
+        unless it is that of a folder above.
+        """
+        here, there = f"{_plain(self._uri)}/", _plain(bundle)
+        beside, name = f"{there.rpartition('/')[0]}/", there.rpartition("/")[2]
+        root = beside if name == BUNDLE and here.startswith(beside) else here
+        if given := self._given.get("signed_folder"):
+            root = f"{_plain(given)}/"
+        prefix = here.removeprefix(root)
         if self.path is None:
-            prefix = urllib.parse.unquote(prefix)
-        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+            return urllib.parse.unquote(prefix), {} if root == beside else {"signed_folder": root}
+        return prefix, {} if root == beside else {"signed_folder": to_uri(Path(root))}
 
     def _is_listed(self, name: str) -> bool:
         return name != BUNDLE and name in self.signed_files()
@@ -185,7 +187,7 @@ class Folder:
         whole.
         """
         if name == BUNDLE:
-            options, end = self._plain, MOST_BUNDLE + 1 if end is None else end
+            options, end = self._plain, _core.MOST_BUNDLE_BYTES + 1 if end is None else end
         else:
             options = as_pairs(self.loads)
         place = self.below(name)
@@ -270,6 +272,17 @@ class Folder:
             options,
         )
         _core.upload(to_uri(path), self.below(name), as_pairs(options))
+
+
+def _plain(uri: str) -> str:
+    """Return an absolute path, or a URI without parameters; no slash ends it."""
+    path = local_path(uri)
+    return (uri.partition("?")[0] if path is None else os.path.abspath(path)).rstrip("/")
+
+
+def within(prefix: str, names: Iterable[str]) -> list[str]:
+    """Return the names that have a prefix, without it."""
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def unsigned(options: Options | None) -> SecretOptions:

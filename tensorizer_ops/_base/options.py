@@ -29,6 +29,7 @@ class KnownOptions(TypedDict, total=False):
     trust: str | float
     signature: str | float
     subject: str | float
+    signed_folder: str | float
     hash_first: str | float
     connections: str | float
     chunk_size: str | float

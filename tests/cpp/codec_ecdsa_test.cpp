@@ -32,13 +32,13 @@ TEST_P(EcdsaTest, SignaturesBelongToAKeyAndAMessage) {
   const PublicKey known = PublicKey::from_pem(public_pem(made), "'k'");
   EXPECT_TRUE(known == key.public_key());
   const std::vector<std::byte> signature = key.sign(as_bytes(kMessage));
-  EXPECT_TRUE(known.verifies(as_bytes(kMessage), signature));
-  EXPECT_FALSE(known.verifies(as_bytes(kMessage + "."), signature));
-  EXPECT_FALSE(known.verifies(as_bytes(kMessage), {}));
+  EXPECT_TRUE(known.verifies({as_bytes(kMessage)}, signature));
+  EXPECT_FALSE(known.verifies({as_bytes(kMessage + ".")}, signature));
+  EXPECT_FALSE(known.verifies({as_bytes(kMessage)}, {}));
   EXPECT_FALSE(known.verifies({}, signature));
   const PublicKey other = PublicKey::from_pem(public_pem(new_key(GetParam())), "'k'");
   EXPECT_FALSE(other == known);
-  EXPECT_FALSE(other.verifies(as_bytes(kMessage), signature));
+  EXPECT_FALSE(other.verifies({as_bytes(kMessage)}, signature));
   EXPECT_TRUE(key.public_key().verifies({}, key.sign({})));
 }
 
@@ -47,11 +47,11 @@ TEST_P(EcdsaTest, NoBitOfASignatureCanChange) {
   std::vector<std::byte> signature = key.sign(as_bytes(kMessage));
   for (std::byte& byte : signature) {
     byte ^= std::byte{1};
-    EXPECT_FALSE(key.public_key().verifies(as_bytes(kMessage), signature));
+    EXPECT_FALSE(key.public_key().verifies({as_bytes(kMessage)}, signature));
     byte ^= std::byte{1};
   }
   signature.push_back(std::byte{0});
-  EXPECT_FALSE(key.public_key().verifies(as_bytes(kMessage), signature));
+  EXPECT_FALSE(key.public_key().verifies({as_bytes(kMessage)}, signature));
 }
 
 TEST_P(EcdsaTest, TheHashIsThatOfTheCurve) {

@@ -62,7 +62,7 @@ void check_manifest(const Manifest& manifest) {
 }
 
 void check_statement(ConstBytes bytes) {
-  const Manifest manifest = open_payload(bytes, "somebody", {}, "'b'");
+  const Manifest manifest = open_payload({bytes.begin(), bytes.end()}, "somebody", {}, "'b'");
   check_manifest(manifest);
   // Another parser, which checks all of a text at once, takes it as well.
   simdjson::dom::parser parser;
@@ -70,7 +70,9 @@ void check_statement(ConstBytes bytes) {
   require(parser.parse(as_text(bytes).data(), bytes.size()).get(whole) == simdjson::SUCCESS);
   // What is read can be written, and says the same.
   const std::string text = write_statement(manifest);
-  const Manifest again = open_payload(as_bytes(text), "somebody", {}, "'b'");
+  const ConstBytes again_bytes = as_bytes(text);
+  const Manifest again =
+      open_payload({again_bytes.begin(), again_bytes.end()}, "somebody", {}, "'b'");
   require(write_statement(again) == text);
   require(again.digests == manifest.digests && again.files.size() == manifest.files.size());
   require(again.shard_size == manifest.shard_size && again.ignored == manifest.ignored);
@@ -85,7 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const ConstBytes rest(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
   try {
     if (data[0] % 2 == 0) {
-      check_manifest(open_bundle(rest, policy(), "'b'"));
+      check_manifest(open_bundle({rest.begin(), rest.end()}, policy(), "'b'"));
     } else {
       check_statement(rest);
     }

@@ -12,8 +12,6 @@ class Recorder final : public KeepingSource {
  public:
   using KeepingSource::KeepingSource;
 
-  std::size_t read_up_to(std::uint64_t, Bytes, Cancel&) override { return 0; }
-
   std::string passed;
 
  private:

@@ -272,6 +272,40 @@ TEST_F(SignedFilesTest, NeedsFilesThatCanBeReadAtAnyOffset) {
             ErrorKind::Crypto);
 }
 
+TEST_F(SignedFilesTest, NamesCountFromTheFolderThatWasSigned) {
+  fs::create_directories(folder_.path() / "model" / "part");
+  fs::create_directories(folder_.path() / "model2");
+  write_file(at("model/m"), text_);
+  write_file(at("model/part/m"), other_);
+  for (const char* const name : {"m", "model2/m", "model/part/n", "model/n"}) {
+    write_file(at(name), text_);
+  }
+  write_file(at("model.sig"), bundle_of({{"m", text_}, {"part/m", other_}}));
+  write_file(at("one.sig"), bundle_of({{"m", text_}}));
+  for (const std::string& folder :
+       {at("model"), at("model/"), at("./model//"), "file://" + at("model")}) {
+    const OptionList all{{"signature", at("model.sig")}, {"signed_folder", folder}};
+    EXPECT_EQ(load(at("model/m"), all), text_) << folder;
+    EXPECT_EQ(load("file://" + at("model/part/m"), all), other_) << folder;
+    for (const char* const bundle : {"model.sig", "one.sig"}) {
+      const OptionList options{{"signature", at(bundle)}, {"signed_folder", folder}};
+      for (const char* const name : {"m", "model2/m", "model/../m"}) {
+        const Error outside = error_of([&] { load(at(name), options); });
+        EXPECT_EQ(outside.kind(), ErrorKind::Crypto);
+        EXPECT_TRUE(contains(outside.what(), "folder that was signed") ||
+                    contains(outside.what(), "has no '../m' among"))
+            << outside.what();
+      }
+      for (const char* const name : {"model/n", "model/part/n"}) {
+        const Error another = error_of([&] { load(at(name), options); });
+        EXPECT_TRUE(contains(another.what(), "it is not signed")) << another.what();
+      }
+    }
+  }
+  EXPECT_EQ(kind_of([&] { open_source(at("m"), {.given = {{"signed_folder", "/"}}}, cancel_); }),
+            ErrorKind::InvalidArgument);
+}
+
 TEST_F(SignedFilesTest, PoliciesHaveNames) {
   write_file(at("m"), text_);
   write_file(at("model.sig"), bundle_of({{"m", text_}}));
@@ -281,6 +315,8 @@ TEST_F(SignedFilesTest, PoliciesHaveNames) {
   };
   EXPECT_EQ(with_trust("file:" + at("release.pub")), text_);
   write_file(at("policy.json"), R"({"keys": ["release.pub"]})");
+  EXPECT_EQ(with_trust("file:" + at("policy.json")), text_);
+  write_file(at("release.pub"), "The key of releases {1}:\n" + public_pem(key_));
   EXPECT_EQ(with_trust("file:" + at("policy.json")), text_);
   EXPECT_EQ(kind_of([&] { with_trust("named:nobody"); }), ErrorKind::InvalidArgument);
   EXPECT_EQ(kind_of([&] { with_trust("file:" + at("none")); }), ErrorKind::NotFound);

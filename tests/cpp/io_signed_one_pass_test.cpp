@@ -32,6 +32,20 @@ class OnePassTest : public IoTest {
   void await_reads(std::size_t count) const {
     while (file_->times_read() < count) std::this_thread::yield();
   }
+  // Starts the first read, of a MiB, which waits for goes_on_, and fails then if `fails` is set.
+  std::future<std::string> held_reader(Source& source, bool fails = false) {
+    file_->before = [this, fails](std::uint64_t, std::uint64_t, Cancel&) {
+      if (is_held_.exchange(true)) return;
+      goes_on_.acquire();
+      if (fails) throw Error(ErrorKind::Unavailable, "away");
+    };
+    auto first = reader(source, 0, kMiB);
+    await_reads(1);
+    return first;
+  }
+  void expect_read_once(std::uint64_t end) const {
+    for (std::uint64_t i = 0; i < end; ++i) ASSERT_EQ(file_->fetches(i), 1) << i;
+  }
   // Calls `at` with offsets at which mistakes are likely.
   void each_offset(const std::function<void(std::uint64_t)>& at) const {
     for (const std::uint64_t offset :
@@ -47,6 +61,8 @@ class OnePassTest : public IoTest {
 
   const std::string text_ = text_pattern(3 * kMiB + 1234);
   const std::shared_ptr<Stored> file_ = std::make_shared<Stored>(text_);
+  std::binary_semaphore goes_on_{0};
+  std::atomic<bool> is_held_ = false;
 };
 
 TEST_F(OnePassTest, ReadsInOrderReadEachByteOnce) {
@@ -65,7 +81,7 @@ TEST_F(OnePassTest, ReadsInOrderReadEachByteOnce) {
   EXPECT_TRUE(read_up_to(*source, at, text_.size()) == text_.substr(at));
   EXPECT_FALSE(source->checks_at_end());
   source->confirm(cancel_);
-  for (std::uint64_t i = 0; i < text_.size(); ++i) ASSERT_EQ(file_->fetches(i), 1) << i;
+  expect_read_once(text_.size());
 }
 
 TEST_F(OnePassTest, ConfirmReadsWhatNobodyWanted) {
@@ -73,7 +89,7 @@ TEST_F(OnePassTest, ConfirmReadsWhatNobodyWanted) {
   EXPECT_TRUE(read(*source, 0, 100) == text_.substr(0, 100));
   source->confirm(cancel_);
   EXPECT_FALSE(source->checks_at_end());
-  for (std::uint64_t i = 0; i < text_.size(); ++i) ASSERT_EQ(file_->fetches(i), 1) << i;
+  expect_read_once(text_.size());
   const std::size_t before = file_->times_read();
   source->confirm(cancel_);
   EXPECT_EQ(file_->times_read(), before);
@@ -163,39 +179,29 @@ TEST_F(OnePassTest, ASmallGapIsReadAlong) {
 TEST_F(OnePassTest, AReadThatWaitsInVainReadsTheGap) {
   const auto source = one_pass();
   EXPECT_TRUE(read(*source, 2 * kMiB, 10) == text_.substr(2 * kMiB, 10));
-  for (std::uint64_t i = 0; i < 2 * kMiB + 10; ++i) ASSERT_EQ(file_->fetches(i), 1) << i;
+  expect_read_once(2 * kMiB + 10);
   source->confirm(cancel_);
 }
 
 TEST_F(OnePassTest, ALaterReadWaitsWithItsBytes) {
   const auto source = one_pass();
-  std::binary_semaphore goes_on(0);
-  file_->before = [&](std::uint64_t offset, std::uint64_t, Cancel&) {
-    if (offset == 0) goes_on.acquire();
-  };
-  auto first = reader(*source, 0, kMiB);
-  await_reads(1);
+  auto first = held_reader(*source);
   auto second = reader(*source, kMiB, kMiB);
   await_reads(2);
   EXPECT_EQ(second.wait_for(std::chrono::milliseconds(120)), std::future_status::timeout);
   // It can be cancelled meanwhile.
   expect_cancelled_soon([&] { read(*source, 2 * kMiB, 7); });
-  goes_on.release();
+  goes_on_.release();
   EXPECT_TRUE(first.get() == text_.substr(0, kMiB));
   EXPECT_TRUE(second.get() == text_.substr(kMiB, kMiB));
-  for (std::uint64_t i = 0; i < 2 * kMiB; ++i) ASSERT_EQ(file_->fetches(i), 1) << i;
+  expect_read_once(2 * kMiB);
 }
 
 TEST_F(OnePassTest, ConfirmWaitsForReads) {
   const auto source = one_pass();
-  std::binary_semaphore goes_on(0);
-  file_->before = [&](std::uint64_t offset, std::uint64_t, Cancel&) {
-    if (offset == 0) goes_on.acquire();
-  };
-  auto first = reader(*source, 0, kMiB);
-  await_reads(1);
+  auto first = held_reader(*source);
   expect_cancelled_soon([&] { source->confirm(cancel_); });
-  goes_on.release();
+  goes_on_.release();
   Cancel cancel;
   source->confirm(cancel);
   EXPECT_TRUE(first.get() == text_.substr(0, kMiB));
@@ -204,18 +210,10 @@ TEST_F(OnePassTest, ConfirmWaitsForReads) {
 
 TEST_F(OnePassTest, OthersGoOnWhenTheReadAtTheFrontierFails) {
   const auto source = one_pass();
-  std::binary_semaphore fails(0);
-  std::atomic<bool> is_first = true;
-  file_->before = [&](std::uint64_t offset, std::uint64_t, Cancel&) {
-    if (offset > 0 || !is_first.exchange(false)) return;
-    fails.acquire();
-    throw Error(ErrorKind::Unavailable, "away");
-  };
-  auto first = reader(*source, 0, kMiB);
-  await_reads(1);
+  auto first = held_reader(*source, true);
   auto second = reader(*source, kMiB, kMiB);
   await_reads(2);
-  fails.release();
+  goes_on_.release();
   EXPECT_EQ(kind_of([&] { first.get(); }), ErrorKind::Unavailable);
   EXPECT_TRUE(second.get() == text_.substr(kMiB, kMiB));
   EXPECT_TRUE(read(*source, 0, kMiB) == text_.substr(0, kMiB));
@@ -225,16 +223,11 @@ TEST_F(OnePassTest, OthersGoOnWhenTheReadAtTheFrontierFails) {
 TEST_F(OnePassTest, EverybodyWhoWaitsIsToldOfOtherBytes) {
   const auto source = one_pass(kMiB);
   file_->text[9] ^= 1;
-  std::binary_semaphore goes_on(0);
-  file_->before = [&](std::uint64_t offset, std::uint64_t, Cancel&) {
-    if (offset == 0) goes_on.acquire();
-  };
-  auto first = reader(*source, 0, kMiB);
-  await_reads(1);
+  auto first = held_reader(*source);
   auto second = reader(*source, kMiB, kMiB);
   auto third = reader(*source, 2 * kMiB, kMiB);
   await_reads(3);
-  goes_on.release();
+  goes_on_.release();
   for (auto* const each : {&first, &second, &third}) {
     EXPECT_TRUE(says_other_bytes(error_of([&] { each->get(); })));
   }
@@ -242,15 +235,9 @@ TEST_F(OnePassTest, EverybodyWhoWaitsIsToldOfOtherBytes) {
 
 TEST_F(OnePassTest, TwoReadsOfTheSameBytes) {
   const auto source = one_pass();
-  std::binary_semaphore goes_on(0);
-  std::atomic<int> reads = 0;
-  file_->before = [&](std::uint64_t, std::uint64_t, Cancel&) {
-    if (reads++ == 0) goes_on.acquire();
-  };
-  auto first = reader(*source, 0, kMiB);
-  await_reads(1);
+  auto first = held_reader(*source);
   EXPECT_TRUE(read(*source, 0, 2 * kMiB) == text_.substr(0, 2 * kMiB));
-  goes_on.release();
+  goes_on_.release();
   EXPECT_TRUE(first.get() == text_.substr(0, kMiB));
   source->confirm(cancel_);
 }

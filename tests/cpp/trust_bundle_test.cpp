@@ -227,10 +227,37 @@ TEST(Bundle, RefusesAnotherSubject) {
 TEST(Bundle, RefusesWhatIsTooLarge) {
   const Made made;
   // Only its size is looked at.
-  const std::string large(kMostBundleBytes + 1, ' ');
+  std::vector<std::byte> large(kMostBundleBytes + 1);
   const MemoryWatch watch;
-  made.expect_refused(large, "has at most 256 MiB, and this has 268435457 bytes");
+  const Error error = error_of([&] { open_bundle(std::move(large), made.policy, "'b'"); });
+  EXPECT_TRUE(contains(error.message(), "has at most 256 MiB, and this has 268435457 bytes"));
   EXPECT_LT(watch.peak(), 64U << 10);
+}
+
+TEST(Bundle, RefusesMoreValuesThanABundleHas) {
+  const Made made;
+  const auto with_more = [&](const std::string& more) {
+    return with(made.text, R"({"publicKey")", R"({"x":)" + more + R"(,"publicKey")");
+  };
+  const auto many = [](std::string_view text) {
+    std::string all;
+    while (all.size() < (8 << 20)) all += text;
+    return all;
+  };
+  for (const std::string& more : {'[' + many("0,") + "0]", '{' + many(R"("":0,)") + "}",
+                                  many("[") + many("]"), many(" ") + '0', many("\"\""), many("0 "),
+                                  R"([\")" + many("0,") + "]", R"([\\\")" + many("0,") + "\"]"}) {
+    std::vector<std::byte> bundle = copy_of(with_more(more));
+    const std::size_t size = bundle.size();
+    const MemoryWatch watch;
+    const Error error = error_of([&] { open_bundle(std::move(bundle), made.policy, "'b'"); });
+    EXPECT_TRUE(contains(error.message(), "more than 1048576 bytes outside of strings"))
+        << error.what();
+    EXPECT_LT(watch.peak(), size + (64 << 10));
+  }
+  for (const std::string& text : {many("0,"), many(R"(\")"), many(R"(\\)")}) {
+    EXPECT_EQ(open(with_more('"' + text + '"'), made.policy).files.size(), 2U);
+  }
 }
 
 bool is_same(const Manifest& a, const Manifest& b) {

@@ -277,7 +277,7 @@ TEST(Certificate, RefusesWhatIsNoChain) {
   expect_refused(chain_material({longer}), "a certificate is not X.509 in DER");
   expect_refused(chain_material({bytes_of("text")}), "a certificate is not X.509 in DER");
   expect_refused(chain_material({}), "'x509CertificateChain' has no certificates");
-  expect_refused(R"({"x509CertificateChain":{}})", "'x509CertificateChain' has no certificates");
+  expect_refused(R"({"x509CertificateChain":{}})", "'x509CertificateChain' has no 'certificates'");
   expect_refused(R"({"x509CertificateChain":{"certificates":[{}]}})",
                  "a certificate has no 'rawBytes'");
   expect_refused(chain_material(std::vector(17, chain.leaf.der())), "more than 16 certificates");

@@ -194,7 +194,7 @@ TEST(Sign, WhatIsWrittenIsReadAsItWas) {
       manifest.digests.insert(manifest.digests.end(), digests.begin(), digests.end());
     }
     const std::string text = write_statement(manifest);
-    const Manifest read = open_payload(as_bytes(text), "", {}, "'b'");
+    const Manifest read = open_payload(copy_of(text), "", {}, "'b'");
     ASSERT_EQ(read.files.size(), manifest.files.size()) << text;
     EXPECT_TRUE(same(read.digests, manifest.digests)) << text;
     EXPECT_EQ(write_statement(read), text);

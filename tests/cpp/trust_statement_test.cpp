@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing_support;
 
-Manifest read(std::string_view text) { return open_payload(as_bytes(text), "somebody", {}, "'b'"); }
+Manifest read(std::string_view text) { return open_payload(copy_of(text), "somebody", {}, "'b'"); }
 Manifest read(const StatementText& statement) { return read(statement.text()); }
 
 void expect_refused(std::string_view text, std::string_view why) {
@@ -189,33 +189,34 @@ TEST(Statement, RefusesARootDigestOfOtherResources) {
 TEST(Statement, RefusesAnotherSubject) {
   const std::string text = StatementText().text();
   const Sha256Digest wanted = sha256({});
-  const Error error = error_of([&] { open_payload(as_bytes(text), "", wanted, "'b'"); });
+  const Error error = error_of([&] { open_payload(copy_of(text), "", wanted, "'b'"); });
   EXPECT_EQ(error.kind(), ErrorKind::HashMismatch);
   EXPECT_EQ(error.message(), "'b': it is about the model 'm' with the root digest " +
                                  StatementText().root() + ", expected is " + to_hex(wanted));
   const Manifest same = read(text);
-  EXPECT_EQ(open_payload(as_bytes(text), "", same.root, "'b'").root, same.root);
+  EXPECT_EQ(open_payload(copy_of(text), "", same.root, "'b'").root, same.root);
 }
 
 TEST(Statement, RefusesMissingMembers) {
   for (const auto& [from, to, why] : std::vector<std::array<const char*, 3>>{
            {R"("_type":"https://in-toto.io/Statement/v1",)", "", "has no '_type'"},
            {R"("predicateType":"https://model_signing/signature/v1.0",)", "", "no 'predicateType'"},
-           {R"("name":"m",)", "", "the subject has no name"},
+           {R"("name":"m",)", "", "the subject has no 'name'"},
            {R"("name":"m",)", R"("name":"",)", "the subject has no name"},
-           {R"("name":"config.json",)", "", "resource 0 has no name"},
+           {R"("name":"config.json",)", "", "resource 0 has no 'name'"},
            {R"("method":"files",)", "", "'serialization' has no 'method'"},
            {R"("hash_type":"sha256",)", "", "'serialization' has no 'hash_type'"},
            {R"(,"allow_symlinks":false)", "", "'serialization' has no 'allow_symlinks'"},
-           {R"("digest":{"sha256":)", R"("digest":{"sha512":)", "the subject has no SHA-256"},
+           {R"("digest":{"sha256":)", R"("digest":{"sha512":)",
+            "the digest of the subject has no 'sha256'"},
        }) {
     expect_refused(with(kGood, from, to), why);
   }
   const StatementText one{{{"a"}}};
   expect_refused(
       with(one.text(), R"("name":"a","digest":")" + digest('1') + R"(",)", R"("name":"a",)"),
-      "the resource 'a' has no digest");
-  expect_refused(with(one.text(), R"(,"algorithm":"sha256")", ""), "'a' has no algorithm");
+      "resource 0 has no 'digest'");
+  expect_refused(with(one.text(), R"(,"algorithm":"sha256")", ""), "resource 0 has no 'algorithm'");
   expect_refused(StatementText{{}}, "it lists no files");
   expect_refused(with(kGoodShards, R"(,"shard_size":4)", ""), "without a 'shard_size'");
   expect_refused(with(kGood, R"("method":"files")", R"("method":"files","shard_size":4)"),
@@ -227,9 +228,10 @@ TEST(Statement, RefusesMissingMembers) {
   expect_refused(head + type + "}", "it has no 'subject'");
   expect_refused(head + type + subject + "}", "it has no 'predicate'");
   expect_refused(head + type + subject + R"(,"predicate":{"resources":[]}})",
-                 "it has no 'serialization'");
-  expect_refused(head + type + subject + R"(,"predicate":{"serialization":{}}})",
-                 "it has no 'resources'");
+                 "the predicate has no 'serialization'");
+  expect_refused(
+      head + type + subject + R"(,"predicate":{"serialization":{)" + one.serialization + "}}}",
+      "the predicate has no 'resources'");
   expect_refused(head + "}", "it has no 'predicateType'");
 }
 

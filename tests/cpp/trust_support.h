@@ -207,8 +207,13 @@ inline Policy trusting(const std::string& root, std::vector<std::string> identit
   return make_policy({}, roots, identities, at);
 }
 
+inline std::vector<std::byte> copy_of(std::string_view text) {
+  const ConstBytes bytes = as_bytes(text);
+  return {bytes.begin(), bytes.end()};
+}
+
 inline Manifest open(std::string_view bundle, const Policy& policy) {
-  return open_bundle(as_bytes(bundle), policy, "'b'");
+  return open_bundle(copy_of(bundle), policy, "'b'");
 }
 
 // Returns the message of the Error of this kind that refuses a bundle, without its kind.

@@ -53,7 +53,7 @@ TEST(OmsVectors, TheOneOfAKeyNamesIt) {
             "'e8450dec4eb99dae995da9af1bc2cc9f76ed669ee2e744f57abba763df3e3f8e', expected is the "
             "key " +
                 other.hint());
-  expect_files_of_vector(open_payload(as_bytes(payload(bundle)), "", {}, "'b'"));
+  expect_files_of_vector(open_payload(copy_of(payload(bundle)), "", {}, "'b'"));
 }
 
 TEST(OmsVectors, TheOneOfACertificateIsTrustedByItsRoot) {
@@ -76,7 +76,7 @@ TEST(OmsVectors, TheOneOfSigstoreIsForPython) {
   const Policy policy = trusting(PublicKey::from_pem(made_by_model_signing("p384.pub"), "'k'"));
   EXPECT_EQ(refusal(ErrorKind::Crypto, bundle, policy),
             "'b': it is signed with Sigstore, which only Python can check");
-  const Manifest manifest = open_payload(as_bytes(payload(bundle)), "stefan", {}, "'b'");
+  const Manifest manifest = open_payload(copy_of(payload(bundle)), "stefan", {}, "'b'");
   EXPECT_EQ(manifest.signer, "stefan");
   EXPECT_FALSE(manifest.files.empty());
 }
@@ -93,7 +93,7 @@ TEST(OmsVectors, InvalidOnesAreRefused) {
     EXPECT_TRUE(contains(message, why)) << message;
   }
   const std::string text = payload(vector("invalid-payload/wrong-predicate"));
-  EXPECT_TRUE(contains(message_of([&] { open_payload(as_bytes(text), "", {}, "'b'"); }),
+  EXPECT_TRUE(contains(message_of([&] { open_payload(copy_of(text), "", {}, "'b'"); }),
                        "its predicate type is 'https://example.com/wrong-predicate/v1.0'"));
 }
 

@@ -266,6 +266,17 @@ def test_a_policy_in_a_file(model: Path, signer: Signer) -> None:
         assert "PRIVATE" not in str(caught.value)
 
 
+def test_keys_with_text_before_them(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    text = "The key of releases:\n" + signer.public.read_text()
+    (model.parent / "text.pub").write_text(text)
+    for key in (text, text.encode(), model.parent / "text.pub"):
+        trust.add("with text", keys=[key])
+        tensorizer_ops.load(model / "m.tensors", options={"trust": "named:with text"})
+    options = {"trust": f"file:{model.parent / 'text.pub'}"}
+    tensorizer_ops.load(model / "m.tensors", options=options)
+
+
 @pytest.mark.parametrize("curve", CURVES)
 def test_model_signing_reads_what_is_signed_here(tmp_path: Path, model: Path, curve: str) -> None:
     signer = Signer(tmp_path / curve, CURVES[curve])
@@ -835,6 +846,77 @@ def test_a_bundle_of_the_folder_above(
     (where / "a model" / "generation_config.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"generation_config\.json"):
         tensorizer_ops.hf.from_pretrained(uri, options=options)
+
+
+@pytest.mark.parametrize("place", ["here", "on a server"])
+@pytest.mark.parametrize("name", ["elsewhere/model.sig", "first.sig"])
+def test_a_bundle_elsewhere(
+    two: tuple[Path, Path], signer: Signer, web: Web, place: str, name: str
+) -> None:
+    first, second = two
+    (first / "model.sig").unlink()
+    (first.parent / "elsewhere").mkdir()
+    bundle = first.parent / name
+    subject = tensorizer_ops.sign(first, key=signer.private, signature=bundle)
+    uri: Path | str = first
+    where = first
+    if place == "on a server":
+        where = web.root / "signed elsewhere"
+        shutil.rmtree(where, ignore_errors=True)
+        shutil.copytree(first, where)
+        uri = web.url("signed%20elsewhere/")
+    policy = signer.options["trust"]
+    options = signer.options | {"signature": str(bundle)}
+    found = trust.verify(uri, policy=policy, signature=bundle)
+    assert found.subject == subject
+    assert found.files == sorted(path.name for path in first.iterdir())
+    assert tensorizer_ops.hf.from_pretrained(uri, options=options)
+    copied = tensorizer_ops.download(uri, first.parent / "target", options=options)
+    assert [each.name for each in copied] == found.files
+    if place == "here":
+        weights = {"uri": str(first), "options": options}
+        assert dict(serving.weights(serving.Settings(weights), ""))
+        done = run("verify", first, "--trust", signer.public, "--signature", bundle)
+        assert done.returncode == 0, done.stderr
+        above = options | {"signed_folder": str(first.parent)}
+        with pytest.raises(errors.Crypto, match=r"it is not signed.* has no 'llama/config\.json'"):
+            tensorizer_ops.hf.from_pretrained(uri, options=above)
+    # Another folder has other files.
+    with pytest.raises(FileNotFoundError, match=r"chat_template\.jinja"):
+        trust.verify(second, policy=policy, signature=bundle, ignore_unsigned_files=True)
+    (where / "vocabulary").write_bytes((first / "config.json").read_bytes())
+    if place == "here":
+        with pytest.raises(errors.Crypto, match="files that are not signed, such as 'vocabulary'"):
+            trust.verify(uri, policy=policy, signature=bundle)
+    (where / "config.json").write_bytes((first / "generation_config.json").read_bytes())
+    for use in (trust.verify, tensorizer_ops.hf.from_pretrained):
+        given = {"policy": policy, "signature": bundle, "ignore_unsigned_files": True}
+        with pytest.raises(errors.HashMismatch, match=r"config\.json"):
+            use(uri, **(given if use is trust.verify else {"options": options}))
+    (where / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        trust.verify(uri, policy=policy, signature=bundle, ignore_unsigned_files=True)
+
+
+def test_a_bundle_of_no_file_of_the_folder(two: tuple[Path, Path], signer: Signer) -> None:
+    first, second = two
+    above = first.parent / "above"
+    shutil.copytree(first, above / "first")
+    shutil.copytree(second, above / "second")
+    bundle = above / "model.sig"
+    with pytest.raises(ValueError, match=r"'model.sig' in a folder above '.*' is that of all"):
+        tensorizer_ops.sign(above / "first", key=signer.private, signature=bundle)
+    tensorizer_ops.sign(above, key=signer.private, ignore=["second"])
+    policy = signer.options["trust"]
+    for ignore in (False, True):
+        found = trust.verify(
+            above / "first", policy=policy, signature=bundle, ignore_unsigned_files=ignore
+        )
+        assert "config.json" in found.files
+        with pytest.raises(errors.Crypto, match="its bundle lists no files that are in it"):
+            trust.verify(
+                above / "second", policy=policy, signature=bundle, ignore_unsigned_files=ignore
+            )
 
 
 def test_files_of_a_server_are_of_one_model(tmp_path: Path, signer: Signer) -> None:

@@ -37,19 +37,6 @@ void check_whole(Source& file, ConstBytes bytes) {
 void WholeFilesSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pieces,
                                      Cancel& cancel) {
   file_->read(offset, pieces, cancel);
-  hash(offset, pieces, cancel);
-}
-
-std::size_t WholeFilesSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  const std::size_t size = file_->read_up_to(offset, out, cancel);
-  const Bytes read = out.first(size);
-  hash(offset, {&read, 1}, cancel);
-  return size;
-}
-
-void WholeFilesSource::hash(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
-  const std::uint64_t size = total_size(pieces);
-  if (size == 0) return;
   WholeFile& file = *std::ranges::upper_bound(files_, offset, {}, &WholeFile::end);
   std::unique_lock lock(mutex_);
   while (file.hashed < offset) cancel.wait(changed_, lock);
@@ -57,7 +44,7 @@ void WholeFilesSource::hash(std::uint64_t offset, std::span<const Bytes> pieces,
   lock.unlock();
   for (const Bytes piece : pieces) file.hash.update(piece);
   lock.lock();
-  file.hashed += size;
+  file.hashed += total_size(pieces);
   changed_.notify_all();
 }
 

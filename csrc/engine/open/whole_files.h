@@ -47,14 +47,11 @@ class WholeFilesSource final : public KeepingSource {
   WholeFilesSource(std::shared_ptr<Source> source, std::vector<WholeFile> files)
       : KeepingSource(std::move(source)), files_(std::move(files)) {}
 
-  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
-
   // Reads what follows the last tensors. Throws HashMismatch for a file with another digest.
   void check(Cancel& cancel);
 
  private:
   void read_distinct(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override;
-  void hash(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "engine/move/workers.h"
 #include "io/places/open.h"
-#include "io/signed/signed_source.h"
+#include "io/signed/shards_source.h"
 #include "trust/sign.h"
 
 namespace tensorizer {

@@ -22,16 +22,9 @@ constexpr auto kPatience = std::chrono::seconds(60);
 
 class NodeSource final : public KeepingSource {
  public:
-  NodeSource(std::shared_ptr<Source> file, std::uint64_t size, const std::string& folder,
-             const std::string& content, Cancel& cancel)
-      : KeepingSource(std::move(file)), size_(size), node_(folder, content, size, cancel) {}
-
-  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override {
-    const std::uint64_t there = size_ - std::min(offset, size_);
-    const Bytes piece = out.first(std::min<std::uint64_t>(out.size(), there));
-    fill(offset, {&piece, 1}, cancel);
-    return piece.size();
-  }
+  NodeSource(std::shared_ptr<Source> file, const std::string& folder, const std::string& content,
+             Cancel& cancel)
+      : KeepingSource(std::move(file)), node_(folder, content, size_, cancel) {}
 
   bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     if (!file_->read_anew(offset, out, cancel)) return false;
@@ -43,15 +36,7 @@ class NodeSource final : public KeepingSource {
 
  private:
   void read_distinct(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) override {
-    const std::uint64_t wanted = total_size(pieces);
-    const std::uint64_t there = size_ - std::min(offset, size_);
-    if (wanted > there) throw_source_ended(label(), size_, wanted - there);
-    fill(offset, pieces, cancel);
-  }
-
-  void fill(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
     const std::uint64_t end = offset + total_size(pieces);
-    if (end == offset) return;
     const std::uint64_t first = offset / kBlock;
     std::vector<bool> filled(align_up(end, kBlock) / kBlock - first);
     const Clock::time_point since = Clock::now();
@@ -107,7 +92,6 @@ class NodeSource final : public KeepingSource {
     node_.put(run, std::vector<ConstBytes>(all.begin(), all.end()), cancel);
   }
 
-  const std::uint64_t size_;
   const NodeFile node_;
 };
 
@@ -121,16 +105,15 @@ std::vector<Option> node_options(NodeOptions& options) {
 
 std::unique_ptr<Source> node_source(std::shared_ptr<Source> file, const std::string& folder,
                                     const std::string& name, Cancel& cancel) {
-  const std::optional<std::uint64_t> size = file->size();
   const std::optional<std::string> version = file->version();
-  if (!size || !version || !file->is_exact_version() || file->sequential()) {
+  if (!file->size() || !version || !file->is_exact_version() || file->sequential()) {
     throw Error(ErrorKind::InvalidArgument,
                 file->label() +
                     ": option 'node_folder' needs a server that supports ranges and tells the "
                     "version of a file by an ETag or a date, and this one does not");
   }
   const std::string content = name + '\n' + *version;
-  return std::make_unique<NodeSource>(std::move(file), *size, expand_home(folder), content, cancel);
+  return std::make_unique<NodeSource>(std::move(file), expand_home(folder), content, cancel);
 }
 
 }  // namespace tensorizer

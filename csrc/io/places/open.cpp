@@ -218,10 +218,11 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
   cancel.check();
   const SignedOptions trusted = options_from(options.given, &signed_options);
   if (trusted.trust.empty()) {
-    if (!trusted.signature.empty() || trusted.subject || trusted.hash_first) {
+    if (!trusted.signature.empty() || !trusted.signed_folder.empty() || trusted.subject ||
+        trusted.hash_first) {
       throw Error(ErrorKind::InvalidArgument,
-                  "options 'signature', 'subject' and 'hash_first' are for loads with the option "
-                  "'trust'");
+                  "options 'signature', 'signed_folder', 'subject' and 'hash_first' are for loads "
+                  "with the option 'trust'");
     }
     return open_unsigned(uri, options, cancel);
   }

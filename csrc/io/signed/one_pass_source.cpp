@@ -18,14 +18,9 @@ constexpr std::uint64_t kReadAlong = 64 << 10;
 
 }  // namespace
 
-OnePassSource::OnePassSource(std::shared_ptr<Source> file, SignedShards shards)
-    : KeepingSource(std::move(file)), shards_(within_file(std::move(shards))) {
-  check_size(*file_, shards_.file_size, shards_.signer);
-}
-
 bool OnePassSource::checks_at_end() const {
   const std::lock_guard lock(mutex_);
-  return frontier_ < shards_.file_size || refused_;
+  return frontier_ < size_ || refused_;
 }
 
 ReadHints OnePassSource::hints(std::uint64_t offset, std::uint64_t length) {
@@ -42,7 +37,7 @@ void OnePassSource::confirm(Cancel& cancel) {
   {
     Lock lock(mutex_);
     throw_if_refused();
-    while (frontier_ < shards_.file_size) {
+    while (frontier_ < size_) {
       if (is_hashing_ || is_coming()) {
         cancel.wait(changed_, lock);
       } else {
@@ -54,20 +49,9 @@ void OnePassSource::confirm(Cancel& cancel) {
   file_->confirm(cancel);
 }
 
-std::size_t OnePassSource::read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) {
-  const std::uint64_t there = shards_.file_size - std::min(offset, shards_.file_size);
-  const Bytes piece = out.first(std::min<std::uint64_t>(out.size(), there));
-  read_distinct(offset, {&piece, 1}, cancel);
-  return piece.size();
-}
-
 void OnePassSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pieces,
                                   Cancel& cancel) {
-  const std::uint64_t wanted = total_size(pieces);
-  const std::uint64_t there = shards_.file_size - std::min(offset, shards_.file_size);
-  if (wanted > there) throw_source_ended(label(), shards_.file_size, wanted - there);
-  if (wanted == 0) return;
-  const std::uint64_t end = offset + wanted;
+  const std::uint64_t end = offset + total_size(pieces);
   Lock lock(mutex_);
   throw_if_refused();
   if (readers_.size() < 2) readers_.insert(std::this_thread::get_id());
@@ -84,7 +68,7 @@ void OnePassSource::read_distinct(std::uint64_t offset, std::span<const Bytes> p
     if (again > offset) read_again(offset, part_of(pieces, 0, again - offset), cancel);
     if (again < end) {
       std::vector<std::byte> gap(again - begin);
-      std::vector<Bytes> rest = part_of(pieces, again - offset, wanted);
+      std::vector<Bytes> rest = part_of(pieces, again - offset, end - offset);
       if (!gap.empty()) rest.insert(rest.begin(), Bytes(gap));
       file_->read(begin, rest, cancel);
       hash(begin, rest, cancel);
@@ -114,7 +98,7 @@ std::uint64_t OnePassSource::begin_of_read(std::uint64_t offset) const {
 }
 
 std::uint64_t OnePassSource::end_of_gap() const {
-  std::uint64_t end = shards_.file_size;
+  std::uint64_t end = size_;
   for (const Span& span : readings_) {
     if (span.begin > frontier_) end = std::min(end, span.begin);
   }
@@ -211,9 +195,10 @@ void OnePassSource::hash_next(std::span<const Bytes> pieces) {
       state.update(part);
       block.end = at += part.size();
       grows = false;
-      if (at % size == 0 || at == shards_.file_size) {
+      if (at % size == 0 || at == size_) {
         block.after = std::exchange(state, Sha256()).finish();
-        compare(at, block.after);
+        const std::uint64_t shard = (at - 1) / size;
+        if (!is_signed(shard, block.after)) refuse(shard, block.after);
       } else if (at % kBlock == 0) {
         block.after = Sha256(state).finish();
       } else {
@@ -227,14 +212,6 @@ void OnePassSource::hash_next(std::span<const Bytes> pieces) {
   blocks_.insert(blocks_.end(), fresh.begin(), fresh.end());
   state_ = state;
   frontier_ = at;
-}
-
-// Compares a shard with what was signed.
-void OnePassSource::compare(std::uint64_t end, const Sha256Digest& found) const {
-  const std::uint64_t number = (end - 1) / shards_.shard_size;
-  const ConstBytes expected = shards_.digests.subspan(number * kSha256Size, kSha256Size);
-  if (std::ranges::equal(found, expected)) return;
-  throw_other_bytes(*file_, number * shards_.shard_size, end, found, expected, shards_.signer);
 }
 
 // Reads bytes that were hashed before, along with the rest of their blocks.

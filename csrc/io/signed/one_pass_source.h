@@ -16,8 +16,7 @@
 #include "base/cancel.h"
 #include "base/error.h"
 #include "codec/sha256.h"
-#include "io/keeping_source.h"
-#include "io/signed/signed_source.h"
+#include "io/signed/shards_source.h"
 
 namespace tensorizer {
 
@@ -25,22 +24,14 @@ namespace tensorizer {
 // before the *frontier* have been hashed. A read behind it is held up, with its bytes, until the
 // frontier has come there; a read before it must find the bytes that were hashed. What nobody
 // reads, a read that waits for it does, or confirm().
-class OnePassSource final : public KeepingSource {
+class OnePassSource final : public ShardsSource {
  public:
-  // Throws HashMismatch unless the file has the size that was signed.
-  OnePassSource(std::shared_ptr<Source> file, SignedShards shards);
+  using ShardsSource::ShardsSource;
 
-  std::size_t read_up_to(std::uint64_t offset, Bytes out, Cancel& cancel) override;
-  std::optional<std::string> signed_root() const override { return shards_.root; }
   bool checks_at_end() const override;
   // Hashes what is left. Throws HashMismatch if the file is not the one that was signed. Every read
   // throws it from then on.
   void confirm(Cancel& cancel) override;
-  // Bytes that read() gave have been hashed: others in their place would not be the signed ones.
-  bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }
-  std::optional<FileIdentity> identity() const override { return file_->identity(); }
-  bool reads(const FileIdentity& file) const override { return file_->reads(file); }
-  std::uint64_t block() const override { return file_->block(); }
   ReadHints hints(std::uint64_t offset, std::uint64_t length) override;
 
  private:
@@ -80,10 +71,8 @@ class OnePassSource final : public KeepingSource {
 
   void hash(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
   void hash_next(std::span<const Bytes> pieces);
-  void compare(std::uint64_t end, const Sha256Digest& found) const;
   void read_again(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
 
-  const SignedShards shards_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::uint64_t frontier_ = 0;

@@ -42,15 +42,18 @@ class JobBundle {
 
   // Returns what the bundle says of the file with this path. Throws Crypto if that is nothing.
   const ManifestFile* find(std::string name, const std::string& label) const {
-    const std::string folder = path_.substr(0, path_.rfind('/') + 1);
-    if (name.starts_with(folder)) {
-      name.erase(0, folder.size());
+    if (name.starts_with(folder_)) {
+      name.erase(0, folder_.size());
+    } else if (is_given_) {
+      throw Error(ErrorKind::Crypto,
+                  label + ": it is not in the folder that was signed, " + quote(folder_, 4096));
     } else if (manifest_->files.size() == 1) {
       name = last_of(name);
     } else {
-      throw Error(ErrorKind::Crypto, label + ": it is in another folder than its bundle, " +
-                                         label_ +
-                                         ", which lists several files by their names from there");
+      throw Error(ErrorKind::Crypto,
+                  label + ": it is in another folder than its bundle, " + label_ +
+                      ", which lists several files by their names from there: the option "
+                      "'signed_folder' names the folder that was signed");
     }
     if (const ManifestFile* const file = manifest_->find(name)) return file;
     throw Error(ErrorKind::Crypto, label + ": it is not signed: " + label_ + ", signed by " +
@@ -77,8 +80,11 @@ class JobBundle {
 
   std::unique_ptr<Source> open(const std::string& uri, const SignedOptions& options,
                                const Neighbours& neighbours) {
+    is_given_ = !options.signed_folder.empty();
     const auto open = [&](const std::string& bundle) {
-      path_ = neighbours.path(bundle);
+      folder_ = neighbours.path(is_given_ ? options.signed_folder : bundle);
+      folder_.erase((is_given_ ? folder_.find_last_not_of('/') : folder_.rfind('/')) + 1);
+      if (is_given_) folder_ += '/';
       return neighbours.open(bundle);
     };
     if (!options.signature.empty()) return open(options.signature);
@@ -99,17 +105,11 @@ class JobBundle {
   }
 
   Gate gate_{"the bundle is being read on this thread"};
-  std::string path_;
+  std::string folder_;  // from which names count, with '/' behind it
+  bool is_given_ = false;
   std::string label_;
   std::unique_ptr<const Manifest> manifest_;
 };
-
-// Compares a file without bytes, of which no read compares any.
-void check_empty(const Source& file, const SignedShards& shards) {
-  const Sha256Digest found = Sha256().finish();
-  if (std::ranges::equal(found, shards.digests)) return;
-  throw_other_bytes(file, 0, 0, found, shards.digests, shards.signer);
-}
 
 }  // namespace
 
@@ -124,6 +124,8 @@ std::vector<Option> signed_options(SignedOptions& options) {
   trust.names_secret = [](std::string_view value) { return names_policy(value); };
   Option signature = text_option("signature", "the URI of a bundle", options.signature);
   signature.use = OptionUse::Load;
+  Option folder = text_option("signed_folder", "the folder that was signed", options.signed_folder);
+  folder.use = OptionUse::Load;
   Option subject{"subject", "a root digest: 64 hexadecimal digits",
                  [&options](const std::string&, const std::string& text) {
                    Sha256Digest digest;
@@ -134,15 +136,17 @@ std::vector<Option> signed_options(SignedOptions& options) {
   subject.use = OptionUse::Load;
   Option hash_first = bool_option("hash_first", options.hash_first);
   hash_first.use = OptionUse::Load;
-  return {trust, signature, subject, hash_first};
+  return {trust, signature, folder, subject, hash_first};
 }
 
 std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {
   constexpr std::size_t kMost = kMostBundleBytes + 1;  // what is larger is refused by its size
   std::vector<std::byte> bytes;
-  for (std::size_t step = 1 << 20; bytes.size() < kMost; step *= 2) {
+  // One read, and no copy, of a file whose size is known.
+  std::uint64_t step = std::max<std::uint64_t>(file.size().value_or(0) + 1, 1 << 20);
+  for (; bytes.size() < kMost; step *= 2) {
     const std::size_t have = bytes.size();
-    bytes.resize(std::min(have + step, kMost));
+    bytes.resize(std::min<std::uint64_t>(have + step, kMost));
     const std::size_t got = file.read_up_to(have, Bytes(bytes).subspan(have), cancel);
     const bool is_end = have + got < bytes.size();
     bytes.resize(have + got);
@@ -171,12 +175,15 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const std::shared_ptr<JobBundle> bundle = access ? access->get<JobBundle>(make) : make();
   const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
-  if (manifest.in_shards()) check_size(*file, listed.size, manifest.signer);
-  const std::uint64_t shard_size = manifest.in_shards() ? manifest.shard_size : *size;
-  SignedShards shards{*size,  shard_size,      manifest.digests_of(listed),
-                      bundle, manifest.signer, to_hex(manifest.root)};
-  if (*size <= kLargestFile || (manifest.in_shards() && shard_size <= kLargestShard)) {
-    if (*size == 0 && !manifest.in_shards()) check_empty(*file, shards);
+  const bool in_shards = manifest.in_shards();
+  const std::uint64_t shard_size = in_shards ? manifest.shard_size : *size;
+  SignedShards shards{in_shards ? listed.size : *size,
+                      shard_size,
+                      manifest.digests_of(listed),
+                      bundle,
+                      manifest.signer,
+                      to_hex(manifest.root)};
+  if (*size <= kLargestFile || (in_shards && shard_size <= kLargestShard)) {
     return std::make_unique<SignedSource>(std::move(file), std::move(shards));
   }
   auto source = std::make_unique<OnePassSource>(std::move(file), std::move(shards));

@@ -20,6 +20,8 @@ namespace tensorizer {
 struct SignedOptions {
   std::string trust;      // the name of a policy; empty if nothing must be signed
   std::string signature;  // the URI of the bundle; empty to look for it beside the file
+  // The folder from which names in the bundle count; empty if that is the folder of the bundle.
+  std::string signed_folder{};
   std::optional<Sha256Digest> subject{};  // the root digest that the bundle must have
   // Whether files that were signed in whole, or in large parts, are hashed before they are used.
   bool hash_first = false;

@@ -50,39 +50,42 @@ Policy parse_policy(const std::string& path, const std::string& text) {
   std::vector<std::string> identities;
   std::optional<std::time_t> at;
   std::optional<Sha256Digest> subject;
-  std::vector<std::byte> padded(text.size() + StrictJson::kPadding);
-  std::ranges::copy(as_bytes(text), padded.begin());
-  StrictJson json(padded, text.size(), label);
+  const ConstBytes bytes = as_bytes(text);
+  StrictJson json({bytes.begin(), bytes.end()}, label);
   const auto pem_of = [&](std::string_view given) -> Pem {
-    if (given.starts_with(kPem)) return {label, std::string(given)};
+    if (given.find(kPem) != given.npos) return {label, std::string(given)};
     const std::string file = given.starts_with('/') || given.starts_with('~')
                                  ? std::string(given)
                                  : key_beside(path, std::string(given));
     return {quote(file, 4096), text_of_file(file)};
   };
-  json.root(StrictJson::Unknown::Refused, [&](std::string_view name, StrictJson::Value value) {
-    if (name == "at") {
-      const std::string time(json.string(value, name));
-      const auto parsed = parse_timestamp(time);
-      if (!parsed)
-        refuse(label + ": the time must be as 2026-01-31T12:00:00Z, and is " + quote(time));
-      at = std::chrono::system_clock::to_time_t(*parsed);
-    } else if (name == "subject") {
-      subject = parse_subject(std::string(json.string(value, name)), label);
-    } else if (name == "keys" || name == "roots" || name == "identities") {
-      json.array(value, name, [&](StrictJson::Value each) {
-        const std::string_view given = json.string(each, name);
-        if (name == "identities") {
-          identities.emplace_back(given);
-        } else {
-          (name == "keys" ? keys : roots).push_back(pem_of(given));
-        }
-      });
-    } else {
-      return false;
+  using Value = StrictJson::Value;
+  const auto read_list = [&](std::string_view name, const auto& add) {
+    return StrictJson::Member{name,
+                              [&json, name, add](Value& list) {
+                                json.array(list, name,
+                                           [&](Value each) { add(json.string(each, name)); });
+                              },
+                              StrictJson::kOptional};
+  };
+  const auto read_time = [&](Value& text) {
+    const std::string time(json.string(text, "at"));
+    const auto parsed = parse_timestamp(time);
+    if (!parsed) {
+      refuse(label + ": the time must be as 2026-01-31T12:00:00Z, and is " + quote(time));
     }
-    return true;
-  });
+    at = std::chrono::system_clock::to_time_t(*parsed);
+  };
+  const auto read_subject = [&](Value& text) {
+    subject = parse_subject(std::string(json.string(text, "subject")), label);
+  };
+  json.root(
+      StrictJson::Unknown::Refused,
+      {read_list("keys", [&](std::string_view given) { keys.push_back(pem_of(given)); }),
+       read_list("roots", [&](std::string_view given) { roots.push_back(pem_of(given)); }),
+       read_list("identities", [&](std::string_view given) { identities.emplace_back(given); }),
+       {"at", read_time, StrictJson::kOptional},
+       {"subject", read_subject, StrictJson::kOptional}});
   return make_policy(keys, roots, identities, at, subject);
 }
 
@@ -108,7 +111,10 @@ SecretBytes read_secret(const std::string& value, const std::string& what) {
 
 Policy policy_of_file(const std::string& path) {
   const std::string text = text_of_file(path);
-  if (!text.starts_with(kPem)) return parse_policy(path, text);
+  // Text may be in front of PEM, and PEM in JSON.
+  if (text.find(kPem) == text.npos || text.find('{') < text.find(kPem)) {
+    return parse_policy(path, text);
+  }
   const Pem key{quote(path, 4096), text};
   return make_policy({&key, 1}, {}, {});
 }
