@@ -42,7 +42,7 @@ __all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
 
 _PIECE = 4 << 20
 # At the top of a model.
-_NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github")
+_NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github", BUNDLE)
 
 Pem = str | bytes | os.PathLike[str]
 
@@ -206,9 +206,8 @@ def verify(
         bundle = place.folder.below(BUNDLE)
     signer, subject, shard_size, listed, ignored = _core.open_signature(bundle, policy, plain)
     prefix, counted = place.folder.names_from(bundle) if place.only is None else ("", {})
-    names = [place.only] if place.only else within(prefix, [name for name, _ in listed])
-    if not names:
-        raise errors.Crypto(f"{place.folder.label}: its bundle lists no files that are in it")
+    every = [name for name, _ in listed]
+    names = [place.only] if place.only else place.folder.listed(prefix, every)
     folder = place.folder.path
     if place.only is None and folder is not None and not ignore_unsigned_files:
         inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
@@ -277,7 +276,7 @@ def sign(
     check_names("ignore", ignore)
     place = _place_of(model, options)
     target = place.bundle if signature is None else to_uri(signature)
-    left_out = [*_NEVER_SIGNED, *ignore]
+    left_out = dict.fromkeys([*_NEVER_SIGNED, *ignore])
     folder = place.folder.path
     if place.only is None and place.folder.names_from(target)[0]:
         raise errors.InvalidArgument(
@@ -294,7 +293,7 @@ def sign(
     else:
         bundle = local_path(target)
         if bundle is not None and not (inside := os.path.relpath(bundle, folder)).startswith(".."):
-            left_out.append(inside)
+            left_out[inside] = None
         found = _files_in(folder, left_out)
         for name, path in found.items():
             if "\\" in name or not _is_text(name):
@@ -312,7 +311,7 @@ def sign(
     if shard_size is not None and shard_size < 1:
         raise errors.InvalidArgument(f"shard_size is {shard_size}, and must be at least 1")
     signing = _core.Signing(
-        place.name, [*files.items()], 0 if method == "files" else shard_size, left_out
+        place.name, [*files.items()], 0 if method == "files" else shard_size, [*left_out]
     )
     with reported(signing, progress):
         text = signing.start(

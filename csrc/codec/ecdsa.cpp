@@ -146,6 +146,10 @@ PublicKey PublicKey::from_pem(std::string_view pem, const std::string& label) {
     refuse_key(label, "this is " + kind_of_text(pem) +
                           "; expected is a public key as PEM ('-----BEGIN PUBLIC KEY-----')");
   }
+  constexpr std::string_view kBegin = "-----BEGIN PUBLIC KEY-----";
+  if (pem.find(kBegin, pem.find(kBegin) + 1) != pem.npos) {
+    refuse_key(label, "there are several keys in one text; give each as one of its own");
+  }
   return PublicKey(std::move(key), label);
 }
 

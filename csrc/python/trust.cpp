@@ -123,6 +123,7 @@ void define_trust(nb::module_& module) {
   module.attr("MOST_BUNDLE_BYTES") = kMostBundleBytes;
   module.def("bundle_bytes", &read_bundle_bytes);
   module.def("open_signature", &open_signature);
+  module.def("signed_path", &signed_path);
   nb::class_<Signing>(module, "Signing")
       .def(nb::init<std::string, const std::vector<std::pair<std::string, std::string>>&,
                     std::optional<std::uint64_t>, std::vector<std::string>>(),

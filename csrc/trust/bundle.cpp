@@ -149,7 +149,7 @@ struct BundleReader {
     const auto read_bytes = [&](Value& text) {
       const auto der = decode(json.string(text, "'rawBytes'"), "a certificate");
       std::optional<Certificate> one = Certificate::from_der(der);
-      if (!one) json.fail("a certificate is not X.509 in DER");
+      if (!one) json.fail("a certificate is not X.509 in DER of at most 64 KiB");
       chain.push_back(std::move(*one));
     };
     json.object(value, "a certificate", Unknown::Ignored, {{"rawBytes", read_bytes}});

@@ -25,6 +25,9 @@ constexpr int kLongestChain = 8;
 // RSA of 2048 bits, curves of 224 bits, and no SHA-1.
 constexpr int kSecurityLevel = 2;
 
+// Each name in a certificate takes many times the memory of its bytes.
+constexpr std::size_t kMostBytes = 64 << 10;
+
 using Memory = std::unique_ptr<BIO, decltype(&BIO_free)>;
 
 int no_passphrase(char*, int, int, void*) { return -1; }
@@ -79,7 +82,7 @@ Certificate::Certificate(std::shared_ptr<x509_st> certificate) noexcept
 
 std::optional<Certificate> Certificate::from_der(ConstBytes der) {
   const NoErrorsLeft cleared;
-  if (der.size() > LONG_MAX) return std::nullopt;
+  if (der.size() > kMostBytes) return std::nullopt;
   const unsigned char* begin = raw(der);
   const unsigned char* const end = begin + der.size();
   Certificate found(shared(d2i_X509(nullptr, &begin, static_cast<long>(der.size()))));

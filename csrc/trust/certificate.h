@@ -39,7 +39,7 @@ class Identity {
 // Shared when copied, and const.
 class Certificate {
  public:
-  // Returns null unless `der` is one certificate and nothing else.
+  // Returns null unless `der` is one certificate, of at most 64 KiB, and nothing else.
   static std::optional<Certificate> from_der(ConstBytes der);
   // Reads all certificates of a text. Throws Error(InvalidArgument) if there is none, or if one is
   // damaged. `label` begins the messages.

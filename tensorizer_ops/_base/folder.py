@@ -57,6 +57,8 @@ class Folder:
         if self._uri.startswith("fd:"):
             raise errors.InvalidArgument("uri is an open descriptor, and must be a folder")
         self.path = local_path(uri)
+        # Spelled as below() spells the files in it.
+        self._place = self._uri if self.path is None else to_uri(self.path)
         self.name = self.path or _core.without_secrets(self._uri)
         self.label = repr(self.name)
         given = for_loads(options)
@@ -89,7 +91,7 @@ class Folder:
     @property
     def loads(self) -> SecretOptions:
         """The options of loads of files here: if they must be signed, all as parts of one model."""
-        if self.policy is not None and "subject" not in self._given:
+        if self.policy is not None:
             self.signed_files()
         return self._given
 
@@ -117,7 +119,7 @@ class Folder:
                 )
             prefix, counted = self.names_from(bundle)
             self._given.update(counted)
-            listed = within(prefix, [name for name, _ in files])
+            listed = self.listed(prefix, [name for name, _ in files])
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
 
@@ -135,17 +137,28 @@ class Folder:
         """Return what is in front of the names of files here in a bundle, and options of loads.
 
         Names count from the option ``signed_folder``, else from here, wherever the bundle is;
-        unless it is that of a folder above.
+        unless it is the ``model.sig`` of a folder above.
         """
-        here, there = f"{_plain(self._uri)}/", _plain(bundle)
-        beside, name = f"{there.rpartition('/')[0]}/", there.rpartition("/")[2]
-        root = beside if name == BUNDLE and here.startswith(beside) else here
+        here = _core.signed_path(self._place).rstrip("/") + "/"
         if given := self._given.get("signed_folder"):
-            root = f"{_plain(given)}/"
-        prefix = here.removeprefix(root)
-        if self.path is None:
-            return urllib.parse.unquote(prefix), {} if root == beside else {"signed_folder": root}
-        return prefix, {} if root == beside else {"signed_folder": to_uri(Path(root))}
+            root = _core.signed_path(given).rstrip("/") + "/"
+            if not here.startswith(root):
+                where = repr(_core.without_secrets(given))
+                raise errors.Crypto(
+                    f"{self.label}: it is not in the folder that was signed, {where}"
+                )
+            return here.removeprefix(root), {}
+        above, _, name = _core.signed_path(bundle).rpartition("/")
+        if name == BUNDLE and here.startswith(f"{above}/"):
+            return here.removeprefix(f"{above}/"), {}
+        return "", {"signed_folder": self._place}
+
+    def listed(self, prefix: str, names: Iterable[str]) -> list[str]:
+        """Return the names of files here, of all names in a bundle."""
+        found = within(prefix, names)
+        if not found:
+            raise errors.Crypto(f"{self.label}: its bundle lists no files that are in it")
+        return found
 
     def _is_listed(self, name: str) -> bool:
         return name != BUNDLE and name in self.signed_files()
@@ -272,12 +285,6 @@ class Folder:
             options,
         )
         _core.upload(to_uri(path), self.below(name), as_pairs(options))
-
-
-def _plain(uri: str) -> str:
-    """Return an absolute path, or a URI without parameters; no slash ends it."""
-    path = local_path(uri)
-    return (uri.partition("?")[0] if path is None else os.path.abspath(path)).rstrip("/")
 
 
 def within(prefix: str, names: Iterable[str]) -> list[str]:

@@ -273,8 +273,11 @@ def test_keys_with_text_before_them(model: Path, signer: Signer) -> None:
     for key in (text, text.encode(), model.parent / "text.pub"):
         trust.add("with text", keys=[key])
         tensorizer_ops.load(model / "m.tensors", options={"trust": "named:with text"})
+    (model.parent / "text.pub").write_text("The key {of releases}:\n" + text)
     options = {"trust": f"file:{model.parent / 'text.pub'}"}
     tensorizer_ops.load(model / "m.tensors", options=options)
+    with pytest.raises(errors.InvalidArgument, match="there are several keys in one text"):
+        trust.add("two", keys=[text + text])
 
 
 @pytest.mark.parametrize("curve", CURVES)
@@ -879,7 +882,7 @@ def test_a_bundle_elsewhere(
         done = run("verify", first, "--trust", signer.public, "--signature", bundle)
         assert done.returncode == 0, done.stderr
         above = options | {"signed_folder": str(first.parent)}
-        with pytest.raises(errors.Crypto, match=r"it is not signed.* has no 'llama/config\.json'"):
+        with pytest.raises(errors.Crypto, match="its bundle lists no files that are in it"):
             tensorizer_ops.hf.from_pretrained(uri, options=above)
     # Another folder has other files.
     with pytest.raises(FileNotFoundError, match=r"chat_template\.jinja"):
@@ -896,6 +899,55 @@ def test_a_bundle_elsewhere(
     (where / "config.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         trust.verify(uri, policy=policy, signature=bundle, ignore_unsigned_files=True)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_folders_that_are_spelled_otherwise(
+    two: tuple[Path, Path],
+    signer: Signer,
+    web: Web,
+    pinned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names count from the same folder, and all of its files must be there."""
+    first, _ = two
+    inner = web.root / "top" / "sub"
+    shutil.rmtree(inner.parent, ignore_errors=True)
+    shutil.copytree(first, inner)
+    bundle = first.parent / "elsewhere.sig"
+    subject = tensorizer_ops.sign(inner.parent, key=signer.private, signature=bundle)
+    options = signer.options | {"signature": str(bundle)} | ({"subject": subject} if pinned else {})
+    monkeypatch.chdir(inner)
+    spelled = [
+        ("../../top/sub", "../../top"),
+        (inner, f"/{inner.parent}"),
+        (web.url("top/sub"), web.url("t%6fp/").replace("http://", "HTTP://user@")),
+    ]
+    for uri, folder in spelled:
+        assert tensorizer_ops.hf.from_pretrained(uri, options=options | {"signed_folder": folder})
+    (inner / "generation_config.json").unlink()
+    for uri, folder in spelled:
+        with pytest.raises(FileNotFoundError, match=r"generation_config\.json"):
+            tensorizer_ops.hf.from_pretrained(uri, options=options | {"signed_folder": folder})
+    with pytest.raises(errors.Crypto, match="it is not in the folder that was signed"):
+        tensorizer_ops.hf.from_pretrained(inner, options=options | {"signed_folder": str(first)})
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_folder_that_is_given_with_dots(
+    two: tuple[Path, Path], signer: Signer, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two
+    bundle = first.parent / "elsewhere.sig"
+    # What is signed once more elsewhere has a bundle of its own already, which is no part of it.
+    subject = tensorizer_ops.sign(first, key=signer.private, signature=bundle)
+    monkeypatch.chdir(second)
+    folder = f"../{first.name}"
+    options = signer.options | {"signature": str(bundle)} | ({"subject": subject} if pinned else {})
+    assert trust.verify(folder, policy=options["trust"], signature=bundle).subject == subject
+    assert tensorizer_ops.hf.from_pretrained(folder, options=options)
+    copied = tensorizer_ops.download(folder, first.parent / "target", options=options)
+    assert "model.sig" not in [each.name for each in copied]
 
 
 def test_a_bundle_of_no_file_of_the_folder(two: tuple[Path, Path], signer: Signer) -> None:

@@ -188,8 +188,9 @@ std::string absolute_path(const std::string& path) {
   return plain.string();
 }
 
-// Returns a URI without its parameters and escapes, and the same for all ways to write it.
-std::string path_of(const std::string& uri) {
+}  // namespace
+
+std::string signed_path(const std::string& uri) {
   const std::string_view folder = folder_of(uri);
   if (folder == local_files.folder) return absolute_path(expand_home(local_path(split_uri(uri))));
   if (folder != web_servers.folder && folder != hub_files.folder) return uri;
@@ -199,6 +200,8 @@ std::string path_of(const std::string& uri) {
   }
   return percent_decoded(path).value_or(path);
 }
+
+namespace {
 
 // Returns the options for the bundle of a file, which may be on another server.
 SourceOptions options_of_bundle(const std::string& bundle, const std::string& uri,
@@ -236,7 +239,7 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
       [&](const std::string& bundle) {
         return open_bundle_file(bundle, options_of_bundle(bundle, uri, options), cancel);
       },
-      [&](const std::string& name) { return sibling_uri(uri, name, options.given); }, &path_of};
+      [&](const std::string& name) { return sibling_uri(uri, name, options.given); }, &signed_path};
   return signed_source(open_unsigned(uri, options, cancel), uri, trusted, options.access,
                        neighbours, cancel);
 }

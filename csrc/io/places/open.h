@@ -28,6 +28,11 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
 std::unique_ptr<Source> open_bundle_file(const std::string& uri, const SourceOptions& options,
                                          Cancel& cancel);
 
+// Returns in which form the names that are signed count from a folder: an absolute path, or a URI
+// without parameters and escapes. It is the same for all ways to write one, except for ".." in
+// paths, which may follow symbolic links.
+std::string signed_path(const std::string& uri);
+
 // Returns the URI of the file `name` beside the one that `uri` names, which open_source() takes
 // with the same options; null if files of that scheme have no others beside them (descriptors,
 // Redis). `name` must have no slash. Throws InvalidArgument if `uri` and `given` give access to one

@@ -112,9 +112,8 @@ SecretBytes read_secret(const std::string& value, const std::string& what) {
 Policy policy_of_file(const std::string& path) {
   const std::string text = text_of_file(path);
   // Text may be in front of PEM, and PEM in JSON.
-  if (text.find(kPem) == text.npos || text.find('{') < text.find(kPem)) {
-    return parse_policy(path, text);
-  }
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (text.find(kPem) == text.npos || text.substr(begin, 1) == "{") return parse_policy(path, text);
   const Pem key{quote(path, 4096), text};
   return make_policy({&key, 1}, {}, {});
 }
