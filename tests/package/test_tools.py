@@ -30,6 +30,13 @@ def test_mutants_change_what_decides() -> None:
         assert list(changes(quiet)) == []
 
 
+def test_every_bug_can_be_planted() -> None:
+    from planted import EVERY_BUG
+
+    for bug in EVERY_BUG:
+        assert (ROOT / "csrc" / bug.file).read_text().count(bug.right) == 1, bug.what
+
+
 def test_requests_at_other_doors_are_found() -> None:
     from check_doors import MEMORY, WORLD
 
