@@ -40,7 +40,7 @@ def attest(
 
     Where the file has digests of chunks, tensors and rows of them are compared with these where
     they are, and of the file only the digests are read. All else is compared with what is loaded
-    from the file, verified, one tensor at a time.
+    from the file, verified, a few tensors at a time.
 
     It finds damage and mistakes, not an attacker inside the process. Tensors that a
     ``state_dict()`` leaves out are not compared.

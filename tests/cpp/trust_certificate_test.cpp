@@ -276,8 +276,9 @@ TEST(Certificate, RefusesWhatIsNoChain) {
   longer.push_back(std::byte{0});
   expect_refused(chain_material({longer}), "a certificate is not X.509 in DER");
   expect_refused(chain_material({bytes_of("text")}), "a certificate is not X.509 in DER");
+  const std::string comment(70'000, 'x');
   CertificateText large = signer();
-  large.extensions.emplace_back(NID_netscape_comment, std::string(70'000, 'x'));
+  large.extensions.emplace_back(NID_netscape_comment, comment.c_str());
   expect_refused(chain_material({issue(large).der()}), "in DER of at most 64 KiB");
   expect_refused(chain_material({}), "'x509CertificateChain' has no certificates");
   expect_refused(R"({"x509CertificateChain":{}})", "'x509CertificateChain' has no 'certificates'");
