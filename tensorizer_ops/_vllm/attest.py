@@ -37,7 +37,7 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
             leaves = [leaf for leaf, _ in module.named_parameters(recurse=False)]
             own = [f"{prefix}.{leaf}".removeprefix(".") for leaf in leaves]
             if why := hidden_copy(module):
-                hidden |= dict.fromkeys(own, why)
+                hidden |= dict.fromkeys(own or [prefix], why)
                 reshaped.ignore(module)
             elif own and is_made_over(module):
                 reshaped.make_anew(module)

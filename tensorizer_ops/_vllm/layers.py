@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import layerwise
@@ -27,6 +28,9 @@ def hidden_copy(module: torch.nn.Module) -> str | None:
         return "vLLM computes with a packed copy of it"
     if is_made_over(module) and is_deferred_attention_layer(module):
         return "vLLM computes with numbers that it has read from it"
+    if is_made_over(module) and type(module.quant_method) is not UnquantizedFusedMoEMethod:
+        # Kernels of quantized layers keep another form, also in objects outside of the module.
+        return "vLLM computes with another form of it"
     return None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from local_servers.waiting import LAST_RESORT, wait_until
 from local_servers.web import free_port
@@ -54,6 +55,32 @@ def save_model(folder: Path, seed: int, kind: str = "llama") -> None:
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet)
     tokenizer.train_from_iterator(["a few words to learn from"], trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+
+
+def quantize(folder: Path) -> None:
+    """Give the linear layers of a saved model weights of 8 bits, as compressed-tensors has them."""
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        weight = tensors[name].float()
+        scale = weight.abs().amax(1, keepdim=True) / 127
+        tensors[name] = (weight / scale).round().to(torch.int8)
+        tensors[f"{name}_scale"] = scale
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    integer = {"num_bits": 8, "type": "int", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**integer, "strategy": "channel", "dynamic": False},
+        "input_activations": {**integer, "strategy": "token", "dynamic": True},
+    }
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": group},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def ours(uri: object, **settings: Any) -> tuple[str, ...]:

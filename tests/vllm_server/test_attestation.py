@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tensorizer_ops
-from support.vllm_server import Server, ours, save_model, serving
+from support.vllm_server import Server, ours, quantize, save_model, serving
 
 FLIPS = 200
 ATTESTED = ("--worker-extension-cls", "support.flipping.Flipping")
@@ -70,6 +70,24 @@ def test_packed_weights_are_not_called_equal(tmp_path: Path) -> None:
         assert "model.layers.0.mlp.down_proj.weight" in found["not_compared"]
         assert "model.layers.0.input_layernorm.weight" in found["compared"]
         assert server.complete() == answers
+
+
+def test_quantized_weights_are_not_called_equal(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", seed=1)
+    quantize(tmp_path / "model")
+    file = tmp_path / "m.tensors"
+    tensorizer_ops.save(file, tensorizer_ops.load(tmp_path / "model"))
+    given = [*ours(file), *ATTESTED]
+    with serving(
+        tmp_path / "server", tmp_path / "model", *given, VLLM_SERVER_DEV_MODE="1"
+    ) as server:
+        answers = server.complete()
+        (found,) = called(server, "attest", str(file))
+        assert not found["equal"] and not found["different"]
+        why = found["not_compared"]["model.layers.0.mlp.down_proj.weight_scale"]
+        assert why == "vLLM computes with another form of it"
+        assert "model.layers.0.input_layernorm.weight" in found["compared"]
+        assert server.complete() == answers  # attest has changed nothing
 
 
 def test_another_model(tmp_path: Path, plain: dict[str, str]) -> None:
