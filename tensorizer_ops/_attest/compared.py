@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 
@@ -48,6 +47,11 @@ class Difference:
     places: list[int]  # of the first ones, in row-major order
     count: int
 
+    def add(self, places: list[int], count: int) -> None:
+        """Add elements, of which the first ones have these places."""
+        self.places += places[: _MOST_NAMED - len(self.places)]
+        self.count += count
+
     def text(self, shape: Sequence[int], other: str) -> str:
         """Return what to say of a tensor of this shape."""
         shown = ", ".join(str(index_of(place, shape)) for place in self.places[:_MOST_NAMED])
@@ -70,8 +74,7 @@ def difference(expected: torch.Tensor, own: torch.Tensor) -> Difference | None:
         expected, own = expected.view(-1), own.view(-1)
     row = math.prod(own.shape[1:])
     rows = max(_BLOCK // max(row * own.itemsize, 1), 1)
-    places: list[int] = []
-    count = 0
+    whole = Difference([], 0)
     for begin in range(0, len(own), rows):
         one, other = (
             tensor[begin : begin + rows].to(own.dtype).to(device).contiguous().view(-1)
@@ -80,10 +83,8 @@ def difference(expected: torch.Tensor, own: torch.Tensor) -> Difference | None:
         one, other = one.view(torch.uint8), other.view(torch.uint8)
         if not _are_equal(one, other):
             found = (one != other).view(-1, own.itemsize).any(1).nonzero().flatten()
-            first = found[: _MOST_NAMED - len(places)].tolist()
-            places += [begin * row + place for place in first]
-            count += len(found)
-    return Difference(places, count) if count else None
+            whole.add((found[:_MOST_NAMED] + begin * row).tolist(), len(found))
+    return whole if whole.count else None
 
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -136,13 +137,11 @@ class Compared(Stored):
         ]
         names = [self.name] * len(ranges)
         self._internals.load_ranges(names, starts, loaded, None, "all", 0)
-        places: list[int] = []
-        count = 0
+        whole = Difference([], 0)
         for (start, stop), expected in zip(ranges, loaded, strict=True):
             if found := difference(expected, own[start - begin : stop - begin]):
-                places += [place + start - begin for place in found.places]
-                count += found.count
-        return Difference(places[:_MOST_NAMED], count) if count else None
+                whole.add([place + start - begin for place in found.places], found.count)
+        return whole if whole.count else None
 
     def _without_digest(self, begin: int, own: torch.Tensor) -> list[tuple[int, int]]:
         """Return the ranges of elements that are in no chunk whose digest is that of the file."""
@@ -171,12 +170,7 @@ class Comparing:
     def __enter__(self) -> Comparing:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def difference(

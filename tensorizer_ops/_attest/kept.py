@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 
 import torch
 
@@ -24,12 +23,7 @@ class Kept:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for prefix, module, parameters, buffers in self._modules:
             for now, before in ((module._parameters, parameters), (module._buffers, buffers)):
                 if not _is_same(now, before):

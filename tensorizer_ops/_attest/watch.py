@@ -45,9 +45,8 @@ class _Watched(NamedTuple):
     def add(self, part: torch.Tensor, other: str, found: Difference | None) -> None:
         """Add what differs in a part of it from something else."""
         if found:
-            before = self.differences.get(other, Difference([], 0))
             places = [_place_in(self, part, place) for place in found.places]
-            self.differences[other] = Difference(before.places + places, before.count + found.count)
+            self.differences.setdefault(other, Difference([], 0)).add(places, found.count)
 
 
 class _Comparison(NamedTuple):

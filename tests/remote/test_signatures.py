@@ -939,7 +939,7 @@ def test_a_folder_that_is_given_with_dots(
 ) -> None:
     first, second = two
     bundle = first.parent / "elsewhere.sig"
-    # What is signed once more elsewhere has a bundle of its own already, which is no part of it.
+    # The folder has a model.sig already, which is not signed again.
     subject = tensorizer_ops.sign(first, key=signer.private, signature=bundle)
     monkeypatch.chdir(second)
     folder = f"../{first.name}"

@@ -1,4 +1,4 @@
-// What sources of signed bytes have in common.
+// The base of sources whose bytes are compared with signed digests of shards.
 #pragma once
 
 #include <cstdint>
