@@ -16,7 +16,7 @@ namespace {
 
 // The first block of the key stream: its first half is Poly1305's key, its second half encrypts the
 // first bytes.
-constexpr std::size_t kBlock = 64;
+constexpr std::size_t kKeyStreamBlock = 64;
 constexpr std::size_t kFirst = 32;
 // The size of a piece, which is encrypted and then authenticated while it is in the nearest cache.
 constexpr std::size_t kPiece = 16 << 10;
@@ -75,16 +75,17 @@ class KeyStream {
     for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i] ^ block_[kFirst + i];
   }
 
-  // Encrypts or decrypts bytes from `position` on, which is kFirst plus a multiple of kBlock.
+  // Encrypts or decrypts bytes from `position` on, which is kFirst plus a multiple of
+  // kKeyStreamBlock.
   void apply(std::uint64_t position, ConstBytes in, Bytes out) const noexcept {
-    const std::uint64_t block = (position + kFirst) / kBlock;
+    const std::uint64_t block = (position + kFirst) / kKeyStreamBlock;
     crypto_stream_xsalsa20_xor_ic(raw(out), raw(in), in.size(), nonce_, block, key_);
   }
 
  private:
   const unsigned char* key_;
   const unsigned char* nonce_;
-  std::array<std::byte, kBlock> block_;
+  std::array<std::byte, kKeyStreamBlock> block_;
 };
 
 }  // namespace

@@ -133,8 +133,8 @@ TENSORIZER_AVX512 void compress_sixteen(std::uint32_t* const* states,
 
 // Lanes without a message compress the first message's blocks into a state that is discarded.
 template <std::size_t kCount>
-void compress(std::uint32_t* const states[], const std::byte* const blocks[],
-              std::size_t count) noexcept {
+void avx512_compress(std::uint32_t* const states[], const std::byte* const blocks[],
+                     std::size_t count) noexcept {
   std::uint32_t nobody[8] = {};
   std::array<std::uint32_t*, kLanes> all_states;
   std::array<const std::byte*, kLanes> all_blocks;
@@ -147,16 +147,17 @@ void compress(std::uint32_t* const states[], const std::byte* const blocks[],
 
 template <std::size_t... kIndex>
 constexpr std::array<Sha256Kernel, kLanes> kernels(std::index_sequence<kIndex...>) {
-  return {compress<kIndex + 1>...};
+  return {avx512_compress<kIndex + 1>...};
 }
 
-constexpr std::array<Sha256Kernel, kLanes> kKernels = kernels(std::make_index_sequence<kLanes>());
+constexpr std::array<Sha256Kernel, kLanes> kAvx512Kernels =
+    kernels(std::make_index_sequence<kLanes>());
 
 }  // namespace
 
 Sha256Variant sha256_avx512() noexcept {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw")) return {};
-  return {kKernels};
+  return {kAvx512Kernels};
 }
 
 }  // namespace tensorizer

@@ -1,7 +1,3 @@
-// EVP cannot keep the raw state between calls, and an EVP call costs more than a block. The
-// low-level functions are deprecated since OpenSSL 3.0, and still run the fastest code for the
-// processor.
-#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 
 #include <array>
@@ -12,8 +8,13 @@
 namespace tensorizer {
 namespace {
 
-void compress(std::uint32_t* const states[], const std::byte* const blocks[],
-              std::size_t count) noexcept {
+// EVP cannot keep the raw state between calls, and an EVP call costs more than a block. The
+// low-level functions are deprecated since OpenSSL 3.0, and still run the fastest code for the
+// processor.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+void libcrypto_compress(std::uint32_t* const states[], const std::byte* const blocks[],
+                        std::size_t count) noexcept {
   // The context holds no partial block, so whole blocks go straight to the compression.
   SHA256_CTX context{};
   static_assert(sizeof(context.h) == sizeof(std::uint32_t) * 8);
@@ -21,11 +22,12 @@ void compress(std::uint32_t* const states[], const std::byte* const blocks[],
   SHA256_Update(&context, blocks[0], count * kSha256BlockSize);
   std::memcpy(states[0], context.h, sizeof(context.h));
 }
+#pragma GCC diagnostic pop
 
-constexpr std::array<Sha256Kernel, 1> kKernels{compress};
+constexpr std::array<Sha256Kernel, 1> kLibcryptoKernels{libcrypto_compress};
 
 }  // namespace
 
-Sha256Variant sha256_libcrypto() noexcept { return {kKernels}; }
+Sha256Variant sha256_libcrypto() noexcept { return {kLibcryptoKernels}; }
 
 }  // namespace tensorizer

@@ -88,8 +88,8 @@ TENSORIZER_SHANI_INLINE void rounds_of_all(Lane* lanes, const std::byte* const b
 }
 
 template <std::size_t... kLane>
-TENSORIZER_SHANI void compress(std::uint32_t* const states[], const std::byte* const blocks[],
-                               std::size_t count) noexcept {
+TENSORIZER_SHANI void shani_compress(std::uint32_t* const states[], const std::byte* const blocks[],
+                                     std::size_t count) noexcept {
   // Other code may have left values in the upper halves of the registers. The SHA instructions do
   // not clear them, and then take a hundred times as long on some processors.
   _mm256_zeroupper();
@@ -101,8 +101,8 @@ TENSORIZER_SHANI void compress(std::uint32_t* const states[], const std::byte* c
   (store(lanes[kLane], states[kLane]), ...);
 }
 
-constexpr std::array<Sha256Kernel, 4> kKernels{compress<0>, compress<0, 1>, compress<0, 1, 2>,
-                                               compress<0, 1, 2, 3>};
+constexpr std::array<Sha256Kernel, 4> kShaniKernels{
+    shani_compress<0>, shani_compress<0, 1>, shani_compress<0, 1, 2>, shani_compress<0, 1, 2, 3>};
 
 bool processor_has_it() noexcept {
   // __builtin_cpu_supports() of clang 14 does not know "sha".
@@ -115,7 +115,7 @@ bool processor_has_it() noexcept {
 
 Sha256Variant sha256_shani() noexcept {
   if (!processor_has_it()) return {};
-  return {kKernels};
+  return {kShaniKernels};
 }
 
 }  // namespace tensorizer

@@ -81,12 +81,6 @@ struct Internals final : torch::CustomClassHolder {
   const c10::intrusive_ptr<ScriptReader> reader;
 };
 
-// Makes a method of a function of the reader.
-template <typename Body>
-auto method(Body body) {
-  return tensorizer::method<Internals>(body);
-}
-
 std::vector<std::uint32_t> as_numbers(const Numbers& given) {
   const std::vector<std::int64_t> numbers = given.vec();
   return {numbers.begin(), numbers.end()};
@@ -139,6 +133,7 @@ NameList fill_constants(std::int64_t package, std::string uri, bool strict, std:
 }  // namespace
 
 void define_reader_internals(torch::Library& library) {
+  const auto method = [](auto body) { return tensorizer::method<Internals>(body); };
   library.class_<ScriptCancel>("Cancel").def(torch::init<>()).def("cancel", &ScriptCancel::cancel);
   library.class_<Listing>("_Listing")
       .def_readonly("names", &Listing::names)

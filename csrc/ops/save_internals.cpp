@@ -114,13 +114,8 @@ at::Tensor write(SharedSave& save, std::int64_t section, at::Tensor data) {
   return made;
 }
 
-// Makes a method of a function of the save.
-template <typename Body>
-auto method(Body body) {
-  return tensorizer::method<ScriptSharedSave>(body);
-}
-
 void define_shared_save(torch::Library& library) {
+  const auto method = [](auto body) { return tensorizer::method<ScriptSharedSave>(body); };
   library.class_<ScriptSharedSave>("_SharedSave")
       .def(torch::init<std::string, Names, Tensors, std::string, Options, Options>())
       .def("start", method(+[](SharedSave& save, std::optional<std::string> joined,

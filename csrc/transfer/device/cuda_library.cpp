@@ -17,8 +17,8 @@ namespace tensorizer {
 
 namespace {
 
-constexpr std::int64_t kSha256Size = 32;
-constexpr std::int64_t kMacSize = 16;
+constexpr std::int64_t kDigestBytes = 32;
+constexpr std::int64_t kMacBytes = 16;
 
 struct CudaLibrary {
   decltype(&tensorizer_cuda_sha256_chunks) sha256_chunks;
@@ -89,7 +89,7 @@ at::Tensor sha256_chunks(const CudaLibrary& library, at::TensorList data, std::i
     pieces.push_back({each.const_data_ptr(), each.nbytes()});
     chunks += chunks_of(each, chunk);
   }
-  at::Tensor digests = place.empty({chunks, kSha256Size});
+  at::Tensor digests = place.empty({chunks, kDigestBytes});
   library.check(library.sha256_chunks(place.device.index(), place.stream, pieces.data(),
                                       pieces.size(), static_cast<std::uint64_t>(chunk),
                                       digests.mutable_data_ptr()));
@@ -118,13 +118,13 @@ at::Tensor decrypt(const CudaLibrary& library, at::TensorList data, at::IntArray
   std::int64_t all = 0;
   for (std::size_t i = 0; i < data.size(); ++i) {
     const std::int64_t own = chunks_of(data[i], chunks[i]);
-    TORCH_CHECK(macs[i].numel() == own * kMacSize, "each chunk needs a MAC of 16 bytes");
+    TORCH_CHECK(macs[i].numel() == own * kMacBytes, "each chunk needs a MAC of 16 bytes");
     pieces.push_back({data[i].mutable_data_ptr(), data[i].nbytes(),
                       static_cast<std::uint64_t>(chunks[i]), keys[i].const_data_ptr(),
                       nonces[i].const_data_ptr()});
     all += own;
   }
-  const at::Tensor macs_there = upload(place, macs, all * kMacSize);
+  const at::Tensor macs_there = upload(place, macs, all * kMacBytes);
   at::Tensor wrong = place.empty({all});
   const at::Tensor state =
       place.empty({static_cast<std::int64_t>(library.state_size(static_cast<std::uint64_t>(all)))});

@@ -11,7 +11,7 @@ namespace {
 // The parts of all dimensions of one tensor; a dimension without a slice has a step of 0.
 using Parts = std::vector<DimensionPart>;
 
-bool fits(const SlicedDimension& slice, std::int64_t size) {
+bool lies_within(const SlicedDimension& slice, std::int64_t size) {
   if (slice.start < 0 || slice.length < 0 || slice.step < 1 || slice.start > size) return false;
   if (slice.length == 0) return true;
   return slice.start < size && slice.length - 1 <= (size - 1 - slice.start) / slice.step;
@@ -30,7 +30,7 @@ void take(const OpenFile& file, std::uint32_t number, const SlicedDimension& sli
   if (parts[dimension].step > 0) {
     refuse(", and two slices of dimension " + std::to_string(slice.dimension));
   }
-  if (!fits(slice, shape[dimension])) {
+  if (!lies_within(slice, shape[dimension])) {
     refuse(", and dimension " + std::to_string(slice.dimension) + " does not have " +
            std::to_string(slice.length) + " elements from " + std::to_string(slice.start) +
            " on with a step of " + std::to_string(slice.step));
