@@ -57,8 +57,6 @@ LIMITED_MODULE = "_core_abi3"
 CORE_LAYERS = {"base", "codec", "format", "trust", "io", "engine"}
 
 COMPILE_FLAGS = ["-std=c++20", "-O2", "-g0", "-Wall", "-Wextra"]
-# What GCC says of types without a name outside in any file but the one that it was given.
-COMPILE_FLAGS.append("-Wno-subobject-linkage")
 # Warnings are errors only for `make build`, which sets the variable, and for `setup.py build_ext`:
 # another compiler may have other warnings, which must not break an installation.
 if "build_ext" in sys.argv or os.environ.get("TENSORIZER_OPS_WERROR"):
@@ -184,14 +182,15 @@ def pkg_config(option: str) -> list[str]:
     return shlex.split(output.stdout)
 
 
-def joined(folder: Path, sources: list[Path]) -> str:
-    """Return a file that includes the sources of a folder.
+def joined(folder: Path) -> str:
+    """Return a file that includes the sources of a folder of csrc.
 
-    They are compiled as one, because most of the compiler's time goes to headers.
+    They are compiled as one, because most of the compiler's time goes to headers. So they must not
+    have the same names in their anonymous namespaces.
     """
-    lines = [f'#include "{path.resolve()}"\n' for path in sorted(sources) if path.parent == folder]
+    sources = sorted(folder.glob("*.cpp"))
+    text = "".join(f'#include "{path.relative_to("csrc")}"\n' for path in sources)
     file = Path("build", "joined", *folder.parts[1:]).with_suffix(".cpp")
-    text = "".join(lines)
     if not file.exists() or file.read_text() != text:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -223,8 +222,8 @@ def build_settings() -> dict[str, object]:
     includes = {"include_dirs": [str(csrc.resolve()), str(Path(csrc, "include").resolve())]}
 
     def sources(*layers: str) -> list[str]:
-        found = [path for layer in layers for path in Path(csrc, layer).rglob("*.cpp")]
-        return [joined(folder, found) for folder in sorted({path.parent for path in found})]
+        folders = {path.parent for layer in layers for path in Path(csrc, layer).rglob("*.cpp")}
+        return [joined(folder) for folder in sorted(folders)]
 
     def foreign(*folders: Path | str) -> list[str]:
         """Return flags for headers of others, whose warnings are ignored."""

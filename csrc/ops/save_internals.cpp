@@ -152,22 +152,19 @@ void define_shared_save(torch::Library& library) {
 }
 
 void define_shared_model(torch::Library& library) {
+  const auto method = [](auto body) { return tensorizer::method<ScriptSharedModel>(body); };
   library.class_<ScriptSharedModel>("_SharedModel")
       .def(torch::init<std::string, Options>())
-      .def("choose_names",
-           tensorizer::method<ScriptSharedModel>(+[](SharedModel& model, std::int64_t count) {
+      .def("choose_names", method(+[](SharedModel& model, std::int64_t count) {
              return Names(model.choose_names(static_cast<std::size_t>(count)));
            }))
-      .def("replaced_by",
-           tensorizer::method<ScriptSharedModel>(+[](SharedModel& model, std::int64_t file) {
+      .def("replaced_by", method(+[](SharedModel& model, std::int64_t file) {
              return model.replaced_by(static_cast<std::size_t>(file));
            }))
-      .def("add", tensorizer::method<ScriptSharedModel>(
-                      +[](SharedModel& model, c10::intrusive_ptr<ScriptSharedSave> file) {
-                        model.add(file->file());
-                      }))
-      .def("publish",
-           tensorizer::method<ScriptSharedModel>(+[](SharedModel& model) { model.publish(); }));
+      .def("add", method(+[](SharedModel& model, c10::intrusive_ptr<ScriptSharedSave> file) {
+             model.add(file->file());
+           }))
+      .def("publish", method(+[](SharedModel& model) { model.publish(); }));
 }
 
 }  // namespace

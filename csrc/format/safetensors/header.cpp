@@ -30,17 +30,17 @@ constexpr std::size_t kShortestTensor =
 // The header, a tensor, and its shape.
 constexpr std::size_t kDeepestHeader = 3;
 
-// The text of a list of digests.
-struct ListText {
-  std::string_view text;
-  std::size_t key = 0;  // where its key is; 0 if there is no list
-
-  bool found() const noexcept { return key > 0; }
-};
-
 }  // namespace
 
 struct SafetensorsHeader::Parser {
+  // The text of a list of digests.
+  struct ListText {
+    std::string_view text;
+    std::size_t key = 0;  // where its key is; 0 if there is no list
+
+    bool found() const noexcept { return key > 0; }
+  };
+
   SafetensorsHeader& header;
   const FileLocation& location;
   Cancel& cancel;
