@@ -148,8 +148,8 @@ def check_cpp(environment: Environment, model: Path) -> None:
 
 
 def run_tests(environment: Environment) -> None:
-    # The simulated device of the tests is built from csrc.
-    for part in ("tests", "local_servers", "examples", "csrc"):
+    # The simulated device of the tests is built from csrc, and docs has examples that they run.
+    for part in ("tests", "local_servers", "examples", "csrc", "docs"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, environment.work / part, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", environment.work)
