@@ -37,7 +37,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.part = part
         for name, tensor in tensors.items():
-            own = torch.nn.Parameter(tensor[part].to(dtype), requires_grad=False)
+            own = torch.nn.Parameter(tensor[part].to(dtype).contiguous(), requires_grad=False)
             self.register_parameter(name, own)
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
