@@ -252,8 +252,10 @@ def sign(
         model: a folder of this machine, or a file anywhere.
         key: a private key in PEM, on the curve P-256, P-384 or P-521: the path of its file,
             ``file:PATH``, ``env:NAME``, or ``named:NAME`` for what :func:`set_secret` has stored.
+            Certificates may follow it there.
         passphrase: of a key that is encrypted, as for the other options that are secrets.
         certificates: the certificate of the key, then those that lead to a root: PEM, or paths.
+            They come after those that follow the key.
         signature: the bundle to write; by default ``model.sig`` in the folder, or the name of the
             file with ``.sig`` behind it.
         method: ``"shards"`` signs parts of files, so that loads read and check only those that they

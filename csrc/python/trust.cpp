@@ -36,20 +36,20 @@ class Signing {
     for (const auto& [name, uri] : files) request_.files.push_back({name, uri});
   }
 
-  // Returns the text of the bundle. `certificates` are texts of PEM.
+  // Returns the text of the bundle. `certificates` are texts of PEM, beside those of the key.
   std::string start(const std::string& key, const std::string& passphrase,
                     const std::vector<std::string>& certificates, const OptionList& options,
                     std::int64_t threads) {
     return run(cancel_, [&](Cancel& cancel) {
       request_.source = parse_load_options(options).source;
       request_.threads = parse_threads(threads);
-      std::vector<Certificate> chain;
+      SigningKey signing = resolve_signing_key(key, passphrase);
       for (const std::string& text : certificates) {
         for (Certificate& one : Certificate::from_pem(text, "the certificates")) {
-          chain.push_back(std::move(one));
+          signing.chain.push_back(std::move(one));
         }
       }
-      return sign_files(request_, resolve_signing_key(key, passphrase), chain, progress_, cancel);
+      return sign_files(request_, signing.key, signing.chain, progress_, cancel);
     });
   }
   nb::tuple progress() const {

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.signer import Signer
+from support.signer import IDENTITY, Signer
 from tensorizer_ops import Publisher, _core, errors, follow
 from tensorizer_ops._versions.listing import FILE
 from tensorizer_ops._versions.node import Node
@@ -86,6 +86,19 @@ def test_signed_versions(place: Path, signer: Signer, follower: Follower) -> Non
         assert memory["w"].equal(state_of(step)["w"])
     # Also those who trust nobody can follow.
     assert list(follow(place, {}, patience=0))
+
+
+def test_certificates_behind_the_key(place: Path, signer: Signer, tmp_path: Path) -> None:
+    leaf, root = signer.certificates()
+    both = tmp_path / "both.pem"
+    both.write_bytes(signer.private.read_bytes() + leaf.read_bytes())
+    publish(place, range(1, 3), both)
+    tensorizer_ops.trust.add("certified", roots=[root], identities=[IDENTITY])
+    (found,) = follow(place, {}, patience=0, options={"trust": "named:certified"})
+    assert found.number == 2
+    both.write_bytes(signer.private.read_bytes() + leaf.read_bytes()[:-40])
+    with pytest.raises(errors.InvalidArgument, match=r"both\.pem.*certificate 1 is damaged"):
+        publish(place, range(3, 4), both)
 
 
 def test_signatures_go_with_their_files(place: Path, signer: Signer, tmp_path: Path) -> None:

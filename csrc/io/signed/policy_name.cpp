@@ -136,11 +136,17 @@ std::shared_ptr<const Policy> resolve_policy(const std::string& value) {
   return *policy;
 }
 
-PrivateKey resolve_signing_key(const std::string& value, const std::string& passphrase) {
+SigningKey resolve_signing_key(const std::string& value, const std::string& passphrase) {
   const SecretBytes pem = read_secret(value, "a signing key");
   const SecretBytes opened_by(passphrase.empty() ? ConstBytes()
                                                  : as_bytes(resolve_secret(passphrase)));
-  return PrivateKey::from_pem(pem, opened_by.bytes(), "the signing key " + quote(value, 4096));
+  const std::string label = "the signing key " + quote(value, 4096);
+  SigningKey found{PrivateKey::from_pem(pem, opened_by.bytes(), label), {}};
+  const std::string_view text = as_text(pem.bytes());
+  if (text.find("-----BEGIN CERTIFICATE-----") != text.npos) {
+    found.chain = Certificate::from_pem(text, label);
+  }
+  return found;
 }
 
 void set_trust(const std::string& name, const TrustedSigners& signers) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "tensorizer_ops/trust.h"
@@ -23,9 +24,14 @@ std::shared_ptr<const Policy> resolve_policy(const std::string& value);
 // Stores a policy that trusts a bundle of Sigstore with this payload, which the caller has checked.
 void trust_checked(const std::string& name, const std::string& signer, ConstBytes payload);
 
+struct SigningKey {
+  PrivateKey key;
+  std::vector<Certificate> chain;  // leaf first; may be empty
+};
+
 // Returns the private key in the PEM that a reference to a secret names ("file:PATH", "env:NAME",
-// "named:NAME"). `passphrase`: another reference, or empty. Throws as resolve_policy(), and what
-// PrivateKey::from_pem() throws; the messages show no secret.
-PrivateKey resolve_signing_key(const std::string& value, const std::string& passphrase);
+// "named:NAME"), and the certificates there. `passphrase`: another reference, or empty. Throws as
+// resolve_policy(), and what the from_pem() of both throw; the messages show no secret.
+SigningKey resolve_signing_key(const std::string& value, const std::string& passphrase);
 
 }  // namespace tensorizer
