@@ -111,6 +111,13 @@ def refuse_key(metadata: Mapping[str, str], key: str) -> None:
         raise errors.InvalidArgument(f"the metadata has {key!r}, which holds the state")
 
 
+def check_wanted(metadata: Mapping[str, str], wanted: Mapping[str, str] | None, shown: str) -> None:
+    """Raise if what is loaded lacks metadata that it must have."""
+    for key, text in (wanted or {}).items():
+        if metadata.get(key) != text:
+            raise errors.InvalidFormat(f"{shown} is not what was saved as {text!r}")
+
+
 def refuse_collisions(keys: Sequence[Any]) -> None:
     """Raise for keys of a dict that are made to take long."""
     if len(keys) - len(set(map(hash, keys))) > _MOST_COLLISIONS:

@@ -317,9 +317,13 @@ class Chain:
         def load() -> None:
             if state is None:  # else it was verified
                 self._store.check_name(entry)
+            # It may have been replaced since.
+            wanted = {STEP_KEY: entry.name}
             uri, options = self._store.uri(entry), self._store.loads
             loaded[:] = [
-                one_process.load(uri, state, device, verify, False, threads, options, progress)
+                one_process.load(
+                    uri, state, device, verify, False, threads, options, progress, wanted
+                )
             ]
 
         tried: list[str] = []

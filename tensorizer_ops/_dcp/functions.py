@@ -104,9 +104,11 @@ def load_folder(
     threads: int,
     options: Options | None,
     progress: Progress | None,
+    wanted: Mapping[str, str] | None = None,
 ) -> dict[Any, Any]:
-    """Fill a state from what ranks have saved, or return all of it."""
+    """Fill a state from what ranks have saved, or return all of it; ``wanted`` as for ``load``."""
     reader = TensorizerStorageReader(uri, verify=verify, threads=threads, options=options)
+    reader.wanted = wanted
     metadata = reader.read_metadata()
     reader.set_up_storage_reader(metadata, True)
     if state is None:

@@ -17,6 +17,7 @@ from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.nested import (
     METADATA_KEY,
+    check_wanted,
     flattened,
     naming_damage,
     own_states,
@@ -85,17 +86,23 @@ def load(
     threads: int,
     options: Options | None,
     progress: Progress | None,
+    wanted: Mapping[str, str] | None = None,
 ) -> Any:
-    """Fill a state from a file or a folder, or return all of it."""
+    """Fill a state from a file or a folder, or return all of it.
+
+    ``wanted`` is metadata without which nothing is loaded.
+    """
     if state is not None and device is not None:
         raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
     if is_folder(uri, options):
-        return _many_ranks().load_folder(uri, state, device, verify, threads, options, progress)
+        how = (device, verify, threads, options, progress, wanted)
+        return _many_ranks().load_folder(uri, state, *how)
     path = None if not isinstance(place_of(uri), str) else local_path(uri)  # type: ignore[arg-type]
     if path is not None and os.path.exists(os.path.join(path, CHAIN)):
         raise errors.InvalidArgument(f"{label(uri)} is a chain: load it with checkpoint.Chain()")
     with Reader(uri, device=device, options=options, threads=threads, copy=copy) as reader:
         text = _text_of(reader, label(uri))
+        check_wanted(reader.metadata(), wanted, label(uri))
         if state is not None:
             where = label(uri)
             return _many_ranks().load_file(reader, where, text, state, verify, threads, progress)

@@ -27,7 +27,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder, Key
-from tensorizer_ops._base.nested import DAMAGE, damage, refuse_key, refuse_meta
+from tensorizer_ops._base.nested import DAMAGE, check_wanted, damage, refuse_key, refuse_meta
 from tensorizer_ops._base.options import (
     Hashes,
     Metadata as Texts,
@@ -61,7 +61,9 @@ class _Current(threading.local):
     model: Any = None
 
     def __init__(self) -> None:
-        self.readers: dict[str, Any] = {}  # that are open, of HuggingFaceStorageReader
+        # Of HuggingFaceStorageReader.
+        self.readers: dict[str, Any] = {}  # that are open
+        self.loads: dict[str, str] | None = None  # the options of files of ranks
 
     def __reduce__(self) -> tuple[type[_Current], tuple[()]]:
         return _Current, ()
@@ -277,11 +279,14 @@ class TensorizerStorageReader(_Place, StorageReader):
             self._options.setdefault("require_authenticated", "true")
         self._verify = verify
         self._threads = threads
+        self.wanted: Mapping[str, str] | None = None  # metadata without which nothing is loaded
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the checkpoint."""
         folder = self._folder()
-        text = texts_of(folder.uri(FILE), options=self._options).get(KEY)
+        texts = texts_of(folder.uri(FILE), options=self._options)
+        check_wanted(texts, self.wanted, f"{FILE!r} in {folder.label}")
+        text = texts.get(KEY)
         if text is None:
             raise errors.InvalidFormat(f"{FILE!r} in {folder.label} lists no files of a checkpoint")
         try:

@@ -14,6 +14,7 @@ import tensorizer_ops
 from support.command import run
 from support.signer import Signer
 from tensorizer_ops import checkpoint, errors
+from tensorizer_ops._chain.store import Store
 from tensorizer_ops.checkpoint import Chain
 
 KEY = "tensorizer_ops.chain"
@@ -111,6 +112,28 @@ def test_lists_that_are_forged(root: Path, signer: Signer) -> None:
     found = chain.load()
     assert found.step == 2
     assert "has no 'step-3-" in found.passed_over[0].reason
+
+
+def test_a_step_that_is_replaced_after_it_was_verified(
+    root: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another checkpoint of the same signer is not loaded as that step."""
+    chain = signed(root, signer, 1, 2, keep=2)
+    writer = checkpoint.TensorizerStorageWriter(tmp_path / "other")
+    writer.sign = signer.private
+    torch.distributed.checkpoint.save(state_of(7), storage_writer=writer, no_dist=True)
+    verify = Store.verify
+
+    def replace_after(store: Store, entry: Any, *how: Any) -> None:
+        verify(store, entry, *how)
+        if entry.step == 2:
+            (root / entry.file).unlink()
+            shutil.copytree(tmp_path / "other", root / entry.file)
+
+    monkeypatch.setattr(Store, "verify", replace_after)
+    found = chain.load(state_of(0))
+    assert found.step == found.state["step"] == 1
+    assert "is not what was saved as 'step-2-" in found.passed_over[0].reason
 
 
 def test_bytes_that_were_changed(root: Path, signer: Signer) -> None:
