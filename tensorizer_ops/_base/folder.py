@@ -226,11 +226,11 @@ class Folder:
         """
         try:
             return read()
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError) as error:
             if self.policy is not None and self._is_listed(name):
                 raise
-            return None
-        except PermissionError as error:
+            if isinstance(error, FileNotFoundError):
+                return None
             if not self._uri.lower().startswith(("s3://", "gs://")):
                 raise
             if any(f"{code}: " in str(error) for code in _WRONG_KEYS):

@@ -30,6 +30,7 @@ from torch.futures import Future
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.nested import DAMAGE, Damaged, damage, refuse_meta
 from tensorizer_ops._base.options import Metadata as Texts, Options, SecretOptions, bytes_of
 from tensorizer_ops._base.savable import refuse_other_metadata
@@ -209,12 +210,12 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the model."""
-        self._current.readers.clear()
+        self._close()
         folder = self._folder()
         places = Places()
         parts: dict[str, list[tuple[list[int], Place]]] = {}
         try:
-            for file in _files_of_ranks(folder.path) or [""]:
+            for file in _files_of_ranks(folder) or [""]:
                 reader = self._opened(file)
                 internals = torch.classes.tensorizer._Internals(reader)
                 offsets = json.loads(reader.metadata().get(_SHARDING, "null"))
@@ -237,24 +238,39 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the tensors of this rank."""
         done = super().read_data(plan, planner)
-        self._current.readers.clear()
+        self._close()
         return done
+
+    def _close(self) -> None:
+        self._current.readers.clear()
+        self._current.loads = None
 
     def _opened(self, file: str) -> Any:
         readers = self._current.readers
         if file not in readers:
-            where = to_uri(self.place_of(self._current.place))
-            uri = self._folder().uri(file) if file else where
-            readers[file] = torch.classes.tensorizer.Reader(uri, self._options)
+            uri, options = to_uri(self.place_of(self._current.place)), self._options
+            if file:
+                folder = self._folder()
+                uri = folder.uri(file)
+                if self._current.loads is None:  # if they must be signed, as parts of one model
+                    self._current.loads = folder.loads
+                options = self._current.loads
+            readers[file] = torch.classes.tensorizer.Reader(uri, options)
         return readers[file]
 
 
-def _files_of_ranks(path: str | None) -> list[str]:
-    """Return the files of torch's writer in a folder, if it has not merged them."""
-    if path is None or not os.path.isdir(path):
+def _files_of_ranks(folder: Folder) -> list[str]:
+    """Return the files of torch's writer in a folder, if it has not merged them.
+
+    If they must be signed, none that is signed is missing.
+    """
+    if folder.path is None or not os.path.isdir(folder.path):
         return []
-    files = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
-    return files if all(_OF_A_RANK.fullmatch(name) for name in files) else []
+    files = sorted(name for name in os.listdir(folder.path) if name.endswith(".safetensors"))
+    if not files or not all(_OF_A_RANK.fullmatch(name) for name in files):
+        return []
+    signed = folder.signed_files() if folder.policy else []
+    return sorted({*files, *(name for name in signed if _OF_A_RANK.fullmatch(name))})
 
 
 def _added(

@@ -29,10 +29,11 @@ from local_servers.web import Web
 from support.command import run
 from support.process import environment
 from support.raw_format import INDEX_START, Block, pack
+from support.recorder import DENIED, recorder
 from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import DAY, IDENTITY, NOW, Signer
-from tensorizer_ops import errors, trust
+from tensorizer_ops import checkpoint, errors, trust
 from tensorizer_ops._front import serving
 
 CURVES = {"p256": ec.SECP256R1(), "p384": ec.SECP384R1(), "p521": ec.SECP521R1()}
@@ -219,6 +220,21 @@ def test_the_same_file_under_another_name(model: Path, signer: Signer) -> None:
     (model / "other.tensors").write_bytes((model / "m.tensors").read_bytes())
     with pytest.raises(errors.Crypto, match=r"has no 'other\.tensors' among its"):
         tensorizer_ops.load(model / "other.tensors", options=signer.options)
+
+
+@pytest.mark.parametrize("read", [tensorizer_ops.load, tensorizer_ops.names, tensorizer_ops.digest])
+def test_a_folder_in_the_place_of_a_file(
+    model: Path, signer: Signer, read: Callable[..., object]
+) -> None:
+    """A load of a folder finds the file in it, which may have been signed under any name."""
+    folder = model / "other.tensors"
+    folder.mkdir()
+    shutil.copy(model / "m.tensors", folder)
+    tensorizer_ops.sign(folder, key=signer.private)
+    with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
+        read(folder, options=signer.options)
+    read(folder)
+    read(f"{folder}/", options=signer.options)
 
 
 def test_only_the_model_that_is_pinned(
@@ -780,6 +796,19 @@ def test_models_of_transformers(
         tensorizer_ops.hf.tokenizer(uri, options=signer.options)
 
 
+def test_a_store_that_denies_access_to_a_signed_file(model: Path, signer: Signer, s3: S3) -> None:
+    """It may deny access to files that do not exist, but signed ones do."""
+    (model / "generation_config.json").write_text("{}")
+    tensorizer_ops.sign(model, key=signer.private)
+    uri, options = "s3://bucket/signed folder", s3.options()
+    tensorizer_ops.upload(model, uri, options=options)
+    with recorder(s3.port) as between:
+        between.answers = lambda request: DENIED if "generation" in request.path else None
+        options |= signer.options | {"s3_endpoint": f"http://127.0.0.1:{between.port}"}
+        with pytest.raises(PermissionError, match=r"generation_config\.json"):
+            tensorizer_ops.hf.fetch(uri, model.parent / "copy", options=options)
+
+
 @pytest.fixture
 def two(llama: tuple[Path, Any], signer: Signer) -> tuple[Path, Path]:
     """Two models in folders that were signed by the same key."""
@@ -969,6 +998,59 @@ def test_a_bundle_of_no_file_of_the_folder(two: tuple[Path, Path], signer: Signe
             trust.verify(
                 above / "second", policy=policy, signature=bundle, ignore_unsigned_files=ignore
             )
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_server_loads_no_other_file_of_a_folder(
+    tmp_path: Path, signer: Signer, web: Web, pinned: bool
+) -> None:
+    """Another file of the folder, or of another model, does not take its place."""
+    where = web.root / "of a server"
+    shutil.rmtree(where, ignore_errors=True)
+    for folder in (where, tmp_path / "other"):
+        for name in ("model.tensors", "model.safetensors"):
+            tensorizer_ops.save(folder / name, {"w": torch.full((3,), len(name + folder.name))})
+        tensorizer_ops.sign(folder, key=signer.private)
+    root = trust.verify(where, policy=signer.options["trust"]).subject
+    options = signer.options | ({"subject": root} if pinned else {})
+
+    def load() -> dict[str, torch.Tensor]:
+        settings = serving.Settings({"uri": web.url("of%20a%20server"), "options": options})
+        return dict(serving.weights(settings, ""))
+
+    assert_same(load(), tensorizer_ops.load(where / "model.tensors"))
+    (where / "model.tensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.tensors"):
+        load()
+    shutil.copy(tmp_path / "other" / "model.tensors", where)
+    own_bundle(where, "model.tensors", of=tmp_path / "other")
+    with pytest.raises(errors.HashMismatch, match="it is about the model 'other'"):
+        load()
+
+
+@pytest.mark.parametrize("taken", ["one", "another's"])
+def test_files_of_ranks_are_of_one_model(tmp_path: Path, signer: Signer, taken: str) -> None:
+    """No tensor is made of parts of two models."""
+    names = [f"shard-0000{rank}-model-00001-of-00001.safetensors" for rank in range(2)]
+    for model in ("old", "new"):
+        for rank, name in enumerate(names):
+            offsets = json.dumps({"w": {"saved_offsets": [2 * rank]}})
+            part = {"w": torch.full((2,), rank + 10 * (model == "new"))}
+            metadata = {"DCP_SHARDING_INFO": offsets}
+            tensorizer_ops.save(tmp_path / model / name, part, metadata=metadata)
+        tensorizer_ops.sign(tmp_path / model, key=signer.private)
+
+    reader = checkpoint.HuggingFaceStorageReader(tmp_path / "new", options=signer.options)
+    state = {"w": torch.zeros(4, dtype=torch.int64)}
+    torch.distributed.checkpoint.load(state, storage_reader=reader, no_dist=True)
+    assert state["w"].tolist() == [10, 10, 11, 11]
+    if taken == "one":
+        (tmp_path / "new" / names[1]).unlink()
+    else:
+        shutil.copy(tmp_path / "old" / names[1], tmp_path / "new")
+        own_bundle(tmp_path / "new", names[1], of=tmp_path / "old")
+    with pytest.raises(FileNotFoundError if taken == "one" else errors.HashMismatch):
+        reader.read_metadata()
 
 
 def test_files_of_a_server_are_of_one_model(tmp_path: Path, signer: Signer) -> None:

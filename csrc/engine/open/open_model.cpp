@@ -17,6 +17,7 @@
 #include "io/missing.h"
 #include "io/places/open.h"
 #include "io/save_record.h"
+#include "io/signed/open.h"
 
 namespace tensorizer {
 
@@ -160,6 +161,7 @@ class Opener {
       // It would keep the signature of a model that has been replaced since.
       shared_.access = std::make_shared<SharedAccess>();
       uri_ = file_of(given_, cancel_);
+      if (uri_ != given_) refuse_folder_as_file();
       std::unique_ptr<Source> file = open_file(tries == kMostTries);
       if (!file) continue;
       if (!is_index(*file)) return file;
@@ -179,6 +181,17 @@ class Opener {
   }
 
  private:
+  // Throws if the file must be signed, and a folder has its name: the folder may have been put in
+  // the place of the file, with a file in it that was signed under another name.
+  void refuse_folder_as_file() const {
+    if (!is_name_of_file(given_)) return;
+    if (options_from(shared_.given, &signed_options).trust.empty()) return;
+    throw Error(ErrorKind::Crypto,
+                quote(given_, 4096) +
+                    ": it is a folder with the name of a file, which nobody can have signed under "
+                    "this name: with the option 'trust', give the path of a file in it");
+  }
+
   // Returns null if a file is gone that was found in a folder, unless this is the last try.
   std::unique_ptr<Source> open_file(bool is_last) {
     try {
