@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
 import secrets
 import tempfile
@@ -116,6 +117,10 @@ class Place:
 
     def read(self) -> bytes | None:
         """Return the list as it is stored; ``None`` if there is none."""
+        if self.folder.path is not None:
+            path = os.path.join(self.folder.path, FILE)
+            if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would never end
+                raise errors.InvalidFormat(f"{FILE!r} in {self.label} is no file")
         return self.folder.read_if_there(FILE)
 
     def understood(self, content: bytes) -> Listing:

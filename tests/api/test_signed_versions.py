@@ -391,3 +391,12 @@ def test_a_wrong_key(place: Path, tmp_path: Path) -> None:
     ):
         publisher.publish(state_of(1), step=1)
     assert not list(follow(place, {}, patience=0))
+
+
+def test_a_list_that_is_no_file(place: Path, signer: Signer) -> None:
+    """A read of a FIFO would never end."""
+    publish(place, range(1, 2), signer.private)
+    (place / FILE).unlink()
+    os.mkfifo(place / FILE)
+    with pytest.raises(errors.InvalidFormat, match="is no file"):
+        next(follow(place, {}, patience=0, options=signer.options))
