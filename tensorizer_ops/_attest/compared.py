@@ -198,7 +198,8 @@ def compared(reader: Reader, names: Sequence[str]) -> Iterator[Compared]:
     for stored in every:
         if stored.nbytes < SMALL:
             if not loaded:
-                loaded = reader.load(_group(small, sizes), device="cpu")
+                with torch.inference_mode(False):
+                    loaded = reader.load(_group(small, sizes), device="cpu")
             stored.keep(loaded.pop(stored.name))
         yield stored
 

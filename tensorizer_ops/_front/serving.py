@@ -186,7 +186,8 @@ class Stored:
         """Load a part."""
         # Hashes of whole tensors cannot verify a part.
         slices = {} if index == self.everything else {self.name: _as_slices(index)}
-        return self._reader.load([self.name], slices=slices, device=device)[self.name]
+        with torch.inference_mode(False):
+            return self._reader.load([self.name], slices=slices, device=device)[self.name]
 
     def keep(self, whole: torch.Tensor) -> None:
         """Take over all of the tensor."""
@@ -317,7 +318,12 @@ class Weight(torch.Tensor):
         shared = {argument.name for argument in declared if argument.alias_info is not None}
         names = [argument.name for argument in declared]
         plain = [_plain(value, name in shared) for name, value in zip(names, args, strict=False)]
-        return func(*plain, **{n: _plain(value, n in shared) for n, value in kwargs.items()})
+        given = {n: _plain(value, n in shared) for n, value in kwargs.items()}
+        returned = [each.alias_info for each in func._schema.returns if each.alias_info]
+        if any(not alias.is_write for alias in returned):
+            with torch.inference_mode(False):  # as the weight itself is made
+                return func(*plain, **given)
+        return func(*plain, **given)
 
 
 def _plain(value: Any, shared: bool) -> Any:
