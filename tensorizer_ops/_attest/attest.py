@@ -47,7 +47,9 @@ def attest(
 
     With ``load_weights``, nothing is written, and what the method replaces is put back. It must
     write with torch, and on the thread that calls it: other writes change the model, and are found
-    in ``not_compared``. What it reads of the model as numbers or NumPy arrays is not followed.
+    in ``not_compared``. What it reads of the model, or passes on, as numbers, NumPy arrays, DLPack
+    or pickles, or on other threads, is not followed. A buffer that it does not write is left out,
+    unless the file has its name.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.
@@ -67,7 +69,7 @@ def attest(
             return _attest_names(model, reader)
         if not isinstance(model, torch.nn.Module):
             raise errors.InvalidArgument("model= must be a module if load_weights= is given")
-        watch = Watch(_state_of(model))
+        watch = Watch(_state_of(model), set(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
         return watch.attestation
@@ -91,6 +93,9 @@ def _attest_names(
         for stored in compared(reader, [name for name in reader if name in tensors]):
             name, tensor = stored.name, tensors.pop(stored.name)
             seen.add(identity(given[name]))
+            if tensor.is_meta:
+                found.not_compared[name] = "it is on the meta device, and has no values"
+                continue
             if why := _other_kind(stored, tensor):
                 found.different[name] = why
                 continue

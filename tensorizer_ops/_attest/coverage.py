@@ -69,7 +69,8 @@ def uncovered(whole: Layout, parts: Iterable[Layout]) -> int:
     origin = min(layout.begin for layout in every)
     numbers = [number for layout in every for number in _numbers(layout, origin)]
     unit = math.gcd(*numbers)
-    mask = torch.zeros((max(each.end for each in every) - origin) // unit, dtype=torch.bool)
+    size = (max(each.end for each in every) - origin) // unit
+    mask = torch.zeros(size, dtype=torch.bool, device="cpu")
     for part in exact:
         part.view_of(mask, origin, unit).fill_(True)
     missing = int((~whole.view_of(mask, origin, unit)).sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -11,12 +11,19 @@ from tensorizer_ops._base.memory import identity
 
 
 class Kept:
-    """Puts the parameters and buffers back that its block replaces, and says which these are."""
+    """Puts what its block replaces in modules back, and says which names these are."""
 
     def __init__(self, model: torch.nn.Module, found: Attestation) -> None:
         self._model, self._found = model, found
         self._modules = [
-            (prefix, module, dict(module._parameters), dict(module._buffers))
+            (
+                prefix,
+                module,
+                dict(module._parameters),
+                dict(module._buffers),
+                dict(module._modules),
+                set(module._non_persistent_buffers_set),
+            )
             for prefix, module in model.named_modules()
         ]
 
@@ -24,19 +31,25 @@ class Kept:
         pass
 
     def __exit__(self, *error: object) -> None:
-        for prefix, module, parameters, buffers in self._modules:
-            for now, before in ((module._parameters, parameters), (module._buffers, buffers)):
+        for prefix, module, parameters, buffers, modules, non_persistent in self._modules:
+            if module._non_persistent_buffers_set != non_persistent:
+                module._non_persistent_buffers_set = non_persistent
+            for now, before, kind in (
+                (module._parameters, parameters, "tensor"),
+                (module._buffers, buffers, "tensor"),
+                (module._modules, modules, "module"),
+            ):
                 if not _is_same(now, before):
                     for name in sorted(now.keys() | before.keys()):
                         if now.get(name) is not before.get(name):
-                            self._tell(f"{prefix}.{name}".removeprefix("."))
+                            self._tell(f"{prefix}.{name}".removeprefix("."), kind)
                     now.clear()
                     now.update(before)
 
-    def _tell(self, name: str) -> None:
+    def _tell(self, name: str, kind: str) -> None:
         if name in self._found.compared:
             self._found.compared.remove(name)
-        self._found.not_compared[name] = "the loader puts another tensor in its place"
+        self._found.not_compared[name] = f"the loader puts another {kind} in its place"
 
 
 def hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[str]:
@@ -51,5 +64,5 @@ def hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[s
                 yield name
 
 
-def _is_same(now: dict[str, torch.Tensor | None], before: dict[str, torch.Tensor | None]) -> bool:
+def _is_same(now: Mapping[str, object], before: Mapping[str, object]) -> bool:
     return now.keys() == before.keys() and all(now[name] is before[name] for name in now)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -22,6 +23,7 @@ from tensorizer_ops._attest.compared import (
     index_of,
 )
 from tensorizer_ops._attest.coverage import Layout, uncovered
+from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import Span, fills_storage, identity, is_plain, span, weak_storage
 from tensorizer_ops._front.serving import Weight
@@ -29,7 +31,7 @@ from tensorizer_ops._front.serving import Weight
 _aten = torch.ops.aten
 # The operations that need nothing of what their first argument has.
 _WRITES = (_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
-# The names of operations that take only the shape and type of a tensor.
+# The names of torch's operations that take only the shape and type of a tensor.
 _LIKE, _NEW = "_like", "new_"
 
 
@@ -70,22 +72,27 @@ class Watch(TorchDispatchMode):
     The block copies from a :class:`Weight` of a :class:`Compared`, or from what it makes of one.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], stored: Collection[str] = frozenset()
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {})
-        self._tensors = dict(tensors)
-        self._data = {name: tensor.data for name, tensor in tensors.items()}
+        self._tensors = _usable(tensors, self.attestation)
+        self._stored = stored  # the names in the file
+        self._data = {name: tensor.data for name, tensor in self._tensors.items()}
         self._comparing = Comparing()
         self._comparisons: list[_Comparison] = []
         # The storages of what was made of watched tensors, as weak_storage() returns them.
         self._derived: set[Hashable] = set()
+        # Whether some of it has no storage, such as a sparse tensor.
+        self._derives_others = False
         tied: dict[Hashable, list[str]] = defaultdict(list)
-        for name, tensor in tensors.items():
+        for name, tensor in self._tensors.items():
             tied[identity(tensor)].append(name)
         spans: list[tuple[list[str], Span]] = []
         for names in tied.values():
             where = span(self._data[names[0]])
-            if where is None or where.begin == where.end:
+            if where is None:
                 self.attestation.not_compared[names[0]] = "it has no elements in memory of its own"
             else:
                 spans.append((names, where))
@@ -124,7 +131,9 @@ class Watch(TorchDispatchMode):
                 found.different[name] = "; ".join(texts)
             elif name in found.not_compared:
                 continue
-            elif not (watched.parts or isinstance(self._tensors[name], torch.nn.Parameter)):
+            elif watched.tensor.numel() == 0:
+                complete[name] = watched
+            elif not (watched.parts or self._is_expected(watched)):
                 continue  # a buffer that is in no file
             elif missing := uncovered(Layout.of(watched.tensor), watched.parts):
                 found.not_compared[name] = f"{missing} of its elements are from no file"
@@ -136,6 +145,10 @@ class Watch(TorchDispatchMode):
             else:
                 complete[name] = watched
         self._list_compared(complete)
+
+    def _is_expected(self, watched: _Watched) -> bool:
+        is_parameter = isinstance(self._tensors[watched.names[0]], torch.nn.Parameter)
+        return is_parameter or any(name in self._stored for name in watched.names)
 
     def _list_compared(self, complete: dict[str, _Watched]) -> None:
         """List tensors as compared that are copied from the file, or from listed ones."""
@@ -168,7 +181,7 @@ class Watch(TorchDispatchMode):
         else:
             for watched in changed:
                 self.attestation.not_compared[watched.names[0]] = f"the loader changes it by {func}"
-        return args[0]
+        return args[0] if func._schema.returns else None
 
     def _owners(self, tensor: torch.Tensor) -> list[_Watched]:
         if isinstance(tensor, Weight) or (where := span(tensor)) is None:
@@ -194,14 +207,15 @@ class Watch(TorchDispatchMode):
         result: Any,
     ) -> None:
         """Keep track of what is made of the tensors in memory: comparing them with it is no use."""
-        name = func._schema.name.partition("::")[2]
-        if name.endswith(_LIKE) or name.startswith(_NEW):
+        namespace, _, name = func._schema.name.partition("::")
+        if namespace == "aten" and (name.endswith(_LIKE) or name.startswith(_NEW)):
             return
         # What a write replaces is not read.
-        is_new = func in _WRITES and is_plain(args[0]) and fills_storage(args[0])
+        is_new = func in _WRITES and _replaces_all(args[0])
         read = args[1:] if is_new else args
         is_derived = any(map(self._is_of_memory, _tensors_in((read, kwargs))))
         for tensor in (*written, *_tensors_in(result)):
+            self._derives_others |= is_derived and _has_other_memory(tensor)
             for made in _in_memory(tensor):
                 if self._owners(made):
                     continue
@@ -214,6 +228,8 @@ class Watch(TorchDispatchMode):
         return bool(self._owners(tensor)) or self._is_derived(tensor)
 
     def _is_derived(self, tensor: torch.Tensor) -> bool:
+        if _has_other_memory(tensor):
+            return self._derives_others
         return bool(self._derived) and any(
             weak_storage(each) in self._derived for each in _in_memory(tensor)
         )
@@ -238,9 +254,22 @@ class Watch(TorchDispatchMode):
         else:
             expected = torch.empty_like(target)
             func(expected, *given)
-            found = difference(expected, target)
+            found = difference(expected, target.resolve_conj().resolve_neg())
             watched.add(target, "what the loader makes of the file", found)
         watched.parts.add(Layout.of(target))
+
+
+def _usable(tensors: Mapping[str, torch.Tensor], found: Attestation) -> dict[str, torch.Tensor]:
+    """Return the tensors, without other values of a ``state_dict()``."""
+    usable = {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            found.not_compared[name] = f"it is {kind_of(tensor)}, and no tensor"
+        elif is_lazy(tensor):
+            found.not_compared[name] = "it is not initialized until its module runs"
+        else:
+            usable[name] = tensor
+    return usable
 
 
 def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:
@@ -273,6 +302,19 @@ def _in_memory(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [tensor] if is_plain(tensor) else []
 
 
+def _has_other_memory(tensor: torch.Tensor) -> bool:
+    return not isinstance(tensor, Weight) and not is_plain(tensor)
+
+
+def _replaces_all(target: torch.Tensor) -> bool:
+    """Return whether a write to a tensor replaces all that is in its storage."""
+    return (
+        is_plain(target)
+        and fills_storage(target)
+        and (target.numel() == 0 or not Layout.of(target).overlaps_itself())
+    )
+
+
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
@@ -282,8 +324,9 @@ def _place_in(watched: _Watched, part: torch.Tensor, place: int) -> int:
     where = span(part)
     assert where is not None
     whole = watched.tensor
-    left = (where.begin - watched.span.begin) // whole.itemsize
-    left += sum(map(operator.mul, index_of(place, part.shape), part.stride()))
+    left = where.begin - watched.span.begin
+    left += sum(map(operator.mul, index_of(place, part.shape), part.stride())) * part.itemsize
+    left //= whole.itemsize
     found = 0
     row_major = dict(enumerate(strides_of(whole.shape)))
     for dim in sorted(row_major, key=whole.stride, reverse=True):

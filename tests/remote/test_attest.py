@@ -245,6 +245,38 @@ def by_alias(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
     model.weight.data[:4].copy_(weight[:4])
 
 
+def kept_under_overlap(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    whole = model.weight.data.clone()
+    whole.as_strided((8, 8), (1, 1)).zero_()
+    whole[:2] = of_file(weights)[:2]
+    model.weight.data.copy_(whole)
+
+
+def kept_in_sparse(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(model.weight.data.to_sparse().to_dense())
+
+
+def kept_in_nested(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    nested = torch.nested.nested_tensor([model.weight.data])
+    model.weight.data.copy_(nested.to_padded_tensor(0.0)[0])
+
+
+@torch.library.custom_op("attest_test::copy_like", mutates_args=())
+def copy_like(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()
+
+
+def kept_by_custom_op(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(copy_like(model.weight.data))
+
+
+def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    torch._foreach_copy_([model.weight.data], [of_file(weights)])
+
+
 @pytest.mark.parametrize(
     "load",
     [
@@ -260,6 +292,11 @@ def by_alias(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
         negated,
         replaced,
         by_alias,
+        kept_under_overlap,
+        kept_in_sparse,
+        kept_in_nested,
+        kept_by_custom_op,
+        foreach,
     ],
 )
 def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
@@ -329,6 +366,114 @@ def test_loaders_that_copy_from_other_tensors_of_the_model(tmp_path: Path) -> No
     flip(dict(model.named_parameters())["two"], 5)
     found = attest(model, tmp_path / "m.tensors", load_weights=model.load_weights)
     assert list(found.different) == ["two"]
+
+
+class Parts(torch.nn.Module):
+    def __init__(self, stored: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.one, self.two = (torch.nn.Linear(8, 8, bias=False) for _ in range(2))
+        self.register_buffer("mean", stored["mean"].clone())
+        self.empty = torch.nn.Parameter(torch.empty(0))
+        for name in ("one", "two"):
+            self.get_submodule(name).weight.data.copy_(stored[name])
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            if name == "mean":
+                self.get_buffer(name).copy_(weight)
+            else:
+                self.get_submodule(name).weight.data.copy_(weight.t().clone().t())
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    stored = {"one": torch.randn(8, 8), "two": torch.randn(8, 8), "mean": torch.randn(8)}
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    return Parts(stored)
+
+
+def test_modules_that_a_loader_replaces(tmp_path: Path, parts: Parts) -> None:
+    one, two = parts.one, parts.two
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        parts.load_weights(weights)
+        parts.one, parts.two = parts.two, parts.one
+        parts.register_buffer("mean", torch.zeros(8), persistent=False)
+
+    found = attest(parts, tmp_path / "m.tensors", load_weights=load)
+    other = "the loader puts another module in its place"
+    assert found.not_compared["one"] == found.not_compared["two"] == other
+    assert parts.one is one and parts.two is two and "mean" in parts.state_dict()
+
+
+def test_a_buffer_that_only_the_file_fills(tmp_path: Path, parts: Parts) -> None:
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        parts.load_weights((name, each) for name, each in weights if name != "mean")
+
+    found = attest(parts, tmp_path / "m.tensors", load_weights=load)
+    assert found.not_compared == {"mean": "8 of its elements are from no file"}
+
+
+@pytest.mark.parametrize("mode", [torch.device("meta"), torch.inference_mode()])
+def test_modes(tmp_path: Path, parts: Parts, mode: Any) -> None:
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            if name == "one":
+                parts.one.weight.data[:4].copy_(weight[:4])
+                parts.one.weight.data[4:].copy_(weight[4:])
+            else:
+                parts.load_weights(iter([(name, weight)]))
+
+    with mode:
+        found = attest(parts, tmp_path / "m.tensors", load_weights=load)
+    assert found.equal and found.compared == list(parts.state_dict()), found
+
+
+def test_a_negated_part(tmp_path: Path, parts: Parts) -> None:
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            if name == "one":
+                torch._neg_view(parts.one.weight.data).copy_(-weight)
+            else:
+                parts.load_weights(iter([(name, weight)]))
+
+    assert attest(parts, tmp_path / "m.tensors", load_weights=load).equal
+    parts.one.weight.data.neg_()
+    assert list(attest(parts, tmp_path / "m.tensors", load_weights=load).different) == [
+        "one.weight"
+    ]
+
+
+def test_the_place_of_a_byte(tmp_path: Path, parts: Parts) -> None:
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        weight = of_file(weights, "one")
+        parts.one.weight.data.view(torch.uint8).copy_(weight.view(torch.uint8))
+
+    flip(parts.one.weight, 4 * (5 * 8 + 3))
+    found = attest(parts, tmp_path / "m.tensors", load_weights=load)
+    text = "element [5, 3] is not that of what the loader makes of the file"
+    assert found.different == {"one.weight": text}
+
+
+def test_what_has_no_elements_to_compare(tmp_path: Path, parts: Parts) -> None:
+    class Extra(Parts):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"version": 1}
+
+    extra = Extra(
+        {
+            **{name: parts.get_submodule(name).weight for name in ("one", "two")},
+            "mean": parts.get_buffer("mean"),
+        }
+    )
+    extra.lazy = torch.nn.LazyLinear(3, bias=False)
+    found = attest(extra, tmp_path / "m.tensors", load_weights=extra.load_weights)
+    assert found.not_compared == {
+        "_extra_state": "it is dict, and no tensor",
+        "lazy.weight": "it is not initialized until its module runs",
+    }
+    found = attest({"one": torch.empty(8, 8, device="meta")}, tmp_path / "m.tensors")
+    assert found.not_compared == {"one": "it is on the meta device, and has no values"}
 
 
 def test_a_state_dict_with_other_tensors(tmp_path: Path) -> None:
