@@ -263,6 +263,11 @@ def kept_in_nested(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Te
     model.weight.data.copy_(nested.to_padded_tensor(0.0)[0])
 
 
+def kept_in_buffer(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(model.get_buffer("stage"))
+
+
 @torch.library.custom_op("attest_test::copy_like", mutates_args=())
 def copy_like(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()
@@ -297,6 +302,7 @@ def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]])
         kept_in_nested,
         kept_by_custom_op,
         foreach,
+        kept_in_buffer,
     ],
 )
 def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
@@ -309,6 +315,7 @@ def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
         weight.copy_(stored.t() if load is turned else stored)
         if load is not turned:
             weight[7, 0] += 1
+    model.register_buffer("stage", weight.detach().clone(), persistent=False)
     before, data = weight.detach().clone(), weight.data_ptr()
     found = attest(model, tmp_path / "m.tensors", load_weights=lambda weights: load(model, weights))
     assert not found.equal and not found.compared
