@@ -69,9 +69,7 @@ def attest(
             return _attest_names(model, reader)
         if not isinstance(model, torch.nn.Module):
             raise errors.InvalidArgument("model= must be a module if load_weights= is given")
-        state = _state_of(model)
-        others = [each for name, each in model.named_buffers() if name not in state]
-        watch = Watch(state, set(reader), others)
+        watch = Watch(model, _state_of(model), set(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
         return watch.attestation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import torch
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.savable import held
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import SMALL, Index, Stored
+from tensorizer_ops._front.serving import SMALL, Index, Stored, as_slices
 
 # Bytes of small tensors that are read at a time.
 _GROUP = 32 << 20
@@ -36,8 +37,8 @@ class Attestation:
 
     @property
     def equal(self) -> bool:
-        """Whether all tensors were compared, and none differs."""
-        return not self.different and not self.not_compared
+        """Whether there are tensors, all were compared, and none differs."""
+        return bool(self.compared) and not self.different and not self.not_compared
 
 
 @dataclass
@@ -104,13 +105,25 @@ class Compared(Stored):
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._internals = torch.classes.tensorizer._Internals(reader.script_object)
 
+    @functools.cached_property
+    def _has_parts(self) -> bool:
+        """Return whether parts can be verified, which a hash of the whole cannot do."""
+        return bool(self._internals.signed_root() or self._internals.chunk_digests(self.name)[0])
+
+    def load(self, index: Index, device: torch.device | str) -> torch.Tensor:
+        """Load a part, verified."""
+        if self._has_parts:
+            return super().load(index, device)
+        return super().load(self.everything, device)[as_slices(index)]
+
     def difference(
         self, index: Index, tensor: torch.Tensor, expected: torch.Tensor | None = None
     ) -> Difference | None:
         """Compare a tensor with a part of this one, cast to its type, if that is not given."""
         with held([self.name], [tensor], "compared") as (own,), torch.no_grad():
             own = own.detach().resolve_conj().resolve_neg()
-            begin = self._begin_of_rows(index)
+            has_part = self._has_parts or index == self.everything
+            begin = self._begin_of_rows(index) if has_part else None
             if expected is None and begin is not None and own.dtype == self.dtype:
                 return self._difference_of_rows(begin, own.contiguous().view(-1))
             if expected is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -73,10 +73,7 @@ class Watch(TorchDispatchMode):
     """
 
     def __init__(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        stored: Collection[str] = frozenset(),
-        others: Iterable[torch.Tensor] = (),
+        self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], stored: Collection[str]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {})
@@ -87,7 +84,11 @@ class Watch(TorchDispatchMode):
         self._comparisons: list[_Comparison] = []
         # The storages of what was made of watched tensors, and of others of the model, as
         # weak_storage() returns them.
-        self._derived: set[Hashable] = {weak_storage(each) for each in others if is_plain(each)}
+        self._derived: set[Hashable] = {
+            weak_storage(buffer)
+            for name, buffer in model.named_buffers()
+            if name not in tensors and is_plain(buffer)
+        }
         # Whether some of it has no storage, such as a sparse tensor.
         self._derives_others = False
         tied: dict[Hashable, list[str]] = defaultdict(list)

@@ -185,7 +185,7 @@ class Stored:
     def load(self, index: Index, device: torch.device | str) -> torch.Tensor:
         """Load a part."""
         # Hashes of whole tensors cannot verify a part.
-        slices = {} if index == self.everything else {self.name: _as_slices(index)}
+        slices = {} if index == self.everything else {self.name: as_slices(index)}
         with torch.inference_mode(False):
             return self._reader.load([self.name], slices=slices, device=device)[self.name]
 
@@ -201,10 +201,11 @@ class Stored:
 
     def loaded(self, index: Index) -> torch.Tensor | None:
         """Return a part of the tensor if that has been loaded."""
-        return None if self._whole is None else self._whole[_as_slices(index)]
+        return None if self._whole is None else self._whole[as_slices(index)]
 
 
-def _as_slices(index: Index) -> tuple[slice | int, ...]:
+def as_slices(index: Index) -> tuple[slice | int, ...]:
+    """Return what takes a part of a tensor."""
     return tuple(
         slice(part.start, part.stop, part.step) if isinstance(part, range) else part
         for part in index
@@ -270,7 +271,7 @@ class Weight(torch.Tensor):
 
     def _shared(self) -> torch.Tensor:
         """Return the elements in memory that all parts of the tensor share."""
-        return self.stored.whole()[_as_slices(self.which)]
+        return self.stored.whole()[as_slices(self.which)]
 
     def _copy_to(self, target: torch.Tensor, *rest: Any, **kwargs: Any) -> None:
         """Copy the elements, and keep nothing."""

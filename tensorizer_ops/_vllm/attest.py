@@ -42,7 +42,7 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
             elif own and is_made_over(module):
                 reshaped.make_anew(module)
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
-        watch = Watch(watched)
+        watch = Watch(model, watched, {name for reader in readers for name in reader})
         with watch:
             model.load_weights(weights())  # type: ignore[operator]
             reshaped.finish()

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 import tensorizer_ops
 from local_servers.web import Web
 from support.samples import same, zoo
+from support.signer import Signer
 from tensorizer_ops import attest, errors
 
 ROWS, COLUMNS, PADDED = 700, 1000, 1024  # a matrix has 2.7 chunks
@@ -132,6 +134,28 @@ def server(file: Path) -> Server:
 def test_a_server_is_what_it_would_load(file: Path, server: Server) -> None:
     found = attest(server, file, load_weights=server.load_weights)
     assert found.equal and found.compared == list(server.state_dict())
+
+
+def test_files_without_hashes_of_chunks(file: Path, server: Server, tmp_path: Path) -> None:
+    tensors = tensorizer_ops.load(file)
+    tensorizer_ops.save(tmp_path / "m.tensors", tensors, hashes="sha256")
+    assert attest(server, tmp_path / "m.tensors", load_weights=server.load_weights).equal
+    plain = tmp_path / "m.safetensors"
+    safetensors.torch.save_file(tensors, plain)
+    with pytest.raises(ValueError, match="there is nothing to verify"):
+        attest(server, plain, load_weights=server.load_weights)
+    signer = Signer(tmp_path / "keys")
+    tensorizer_ops.sign(plain, key=signer.private)
+    signed = {"load_weights": server.load_weights, "options": signer.options}
+    assert attest(server, plain, **signed).equal
+    flip(server.columns, 4 * 5000)
+    assert attest(server, plain, **signed).different == {
+        "columns": "element [10, 0] is not that of 'a' in the file"
+    }
+
+
+def test_no_tensors(file: Path) -> None:
+    assert not attest({}, file).equal
 
 
 def test_every_flipped_bit_of_a_server_is_named(file: Path, server: Server) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -294,6 +295,21 @@ def test_keys_with_text_before_them(model: Path, signer: Signer) -> None:
     tensorizer_ops.load(model / "m.tensors", options=options)
     with pytest.raises(errors.InvalidArgument, match="there are several keys in one text"):
         trust.add("two", keys=[text + text])
+
+
+def test_signed_files_without_hashes_are_verified(
+    tmp_path: Path, signer: Signer, tensors: dict[str, torch.Tensor]
+) -> None:
+    file = tmp_path / "m.safetensors"
+    safetensors.torch.save_file(tensors, file)
+    tensorizer_ops.sign(file, key=signer.private)
+    loaded = tensorizer_ops.load(file, verify="all", options=signer.options)
+    assert_same({name: loaded[name] for name in tensors}, tensors)
+    columns = {"layers.0": (slice(None), slice(100, 200))}
+    loaded = tensorizer_ops.load(file, verify="all", slices=columns, options=signer.options)
+    assert loaded["layers.0"].equal(tensors["layers.0"][columns["layers.0"]])
+    with pytest.raises(ValueError, match="there is nothing to verify"):
+        tensorizer_ops.load(file, verify="all")
 
 
 @pytest.mark.parametrize("curve", CURVES)

@@ -40,7 +40,8 @@ void check(const LoadJob& job, const LoadItem& item) {
   }
   // The MACs of encrypted chunks are always checked.
   const bool by_macs = job.encrypted() && job.verifies();
-  if (job.digests() && !job.checks_parts() && !by_macs && !job.is_whole(item)) {
+  if (job.digests() && !job.checks_parts() && !by_macs && !job.is_whole(item) &&
+      !job.verified_by_source()) {
     refuse("a part of it cannot be verified, because " + why_not_in_part(job));
   }
 }

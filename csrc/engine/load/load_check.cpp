@@ -18,7 +18,7 @@ DigestStart LoadCheck::digests_wanted(const LoadItem& item,
   expected = compared(*details, job_.settings.verify);
   const HashSet hashes = hashes_of(expected);
   // The MACs of encrypted data are always checked.
-  if (hashes.empty() && !job_.encrypted()) {
+  if (hashes.empty() && !job_.encrypted() && !job_.verified_by_source()) {
     if (job_.catalogue.has_digests_of_others()) {
       fail(location(item), ErrorKind::InvalidFormat,
            "there is nothing to verify: the file lists hashes of tensors with other names, types "

@@ -168,7 +168,10 @@ bool OpenFile::takes_all(std::span<const LoadItem> items) const {
 std::shared_ptr<WholeFilesSource> OpenFile::source_of_whole(std::span<const LoadItem> items,
                                                             Verify verify) const {
   const bool has_own = !catalogue_->data_digests().empty() || !catalogue_->chunk_digests().empty();
-  if (whole_files_.empty() || verify != Verify::All || options_.digest || has_own) return nullptr;
+  if (whole_files_.empty() || verify != Verify::All || options_.digest || has_own ||
+      source_->signed_root()) {
+    return nullptr;
+  }
   if (takes_all(items)) return std::make_shared<WholeFilesSource>(source_, whole_files_);
   throw Error(ErrorKind::InvalidArgument,
               source_->label() + ": a part of it cannot be verified: it keeps no hashes, and the " +
