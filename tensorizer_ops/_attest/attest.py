@@ -141,7 +141,7 @@ def _own_part(stored: Compared, tensor: torch.Tensor) -> tuple[torch.Tensor, Ind
         return tensor, stored.everything
     from tensorizer_ops._distributed.boxes import local_shard  # which is slow to import
 
-    local, box = local_shard(stored.name, tensor)
+    local, box = local_shard(stored.name, tensor, "compared")
     return local, tuple(range(b, b + n) for b, n in zip(box.starts, box.lengths, strict=True))
 
 

@@ -93,21 +93,24 @@ def _boxes(
         yield from inner(last, 0, rest)
 
 
-def local_shard(name: str, tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
-    """Return what this rank has of a tensor in memory, and where in the whole it is."""
+def local_shard(name: str, tensor: torch.Tensor, done: str = "saved") -> tuple[torch.Tensor, Box]:
+    """Return what this rank has of a tensor in memory, and where in the whole it is.
+
+    ``done`` is what is to be done with it, for messages.
+    """
     if isinstance(tensor, DTensor):
         if any(placement.is_partial() for placement in tensor.placements):
             raise errors.InvalidArgument(
-                f"tensor {name!r} cannot be saved: its placements are {tensor.placements}, and the "
-                "values of Partial are not added up yet: redistribute() it"
+                f"tensor {name!r} cannot be {done}: its placements are {tensor.placements}, and "
+                "the values of Partial are not added up yet: redistribute() it"
             )
         local = local_tensor(name, tensor)
-        what = f"tensor {name!r} cannot be saved: it"
+        what = f"tensor {name!r} cannot be {done}: it"
         starts, lengths = shard(what, tensor.shape, tensor.device_mesh, tensor.placements)
         box = Box(tuple(starts), tuple(lengths))
         if tuple(local.shape) != box.lengths and (local.numel() or box.size):
             raise errors.InvalidArgument(
-                f"tensor {name!r} cannot be saved: this rank has {list(local.shape)} of it, "
+                f"tensor {name!r} cannot be {done}: this rank has {list(local.shape)} of it, "
                 f"and {tensor.placements} of {list(tensor.shape)} are {list(box.lengths)}"
             )
     else:
