@@ -9,6 +9,9 @@ import torch
 from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._base.memory import identity
 
+# What modules have, and what that is.
+_PARTS = {"_parameters": "tensor", "_buffers": "tensor", "_modules": "module"}
+
 
 class Kept:
     """Puts what its block replaces in modules back, and says which names these are."""
@@ -19,9 +22,7 @@ class Kept:
             (
                 prefix,
                 module,
-                dict(module._parameters),
-                dict(module._buffers),
-                dict(module._modules),
+                {part: dict(getattr(module, part)) for part in _PARTS},
                 set(module._non_persistent_buffers_set),
             )
             for prefix, module in model.named_modules()
@@ -31,18 +32,15 @@ class Kept:
         pass
 
     def __exit__(self, *error: object) -> None:
-        for prefix, module, parameters, buffers, modules, non_persistent in self._modules:
+        for prefix, module, parts, non_persistent in self._modules:
             if module._non_persistent_buffers_set != non_persistent:
                 module._non_persistent_buffers_set = non_persistent
-            for now, before, kind in (
-                (module._parameters, parameters, "tensor"),
-                (module._buffers, buffers, "tensor"),
-                (module._modules, modules, "module"),
-            ):
+            for part, before in parts.items():
+                now = getattr(module, part)
                 if not _is_same(now, before):
                     for name in sorted(now.keys() | before.keys()):
                         if now.get(name) is not before.get(name):
-                            self._tell(f"{prefix}.{name}".removeprefix("."), kind)
+                            self._tell(f"{prefix}.{name}".removeprefix("."), _PARTS[part])
                     now.clear()
                     now.update(before)
 
