@@ -30,6 +30,11 @@ _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
 BUNDLE = "model.sig"
 # What the names of the signatures of single files end in.
 SIGNATURE = ".sig"
+# What the names of files with weights, and of the lists of several, end in.
+_WEIGHTS = (".tensors", ".safetensors", ".safetensors.index.json")
+# The names that a model has in a folder on a server. The first that is there is loaded.
+_USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
+_NO_FOLDERS = ("redis://", "rediss://", "unix://", "fd:")
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
 _WRONG_KEYS = (
     "ExpiredToken",
@@ -285,6 +290,49 @@ class Folder:
             options,
         )
         _core.upload(to_uri(path), self.below(name), as_pairs(options))
+
+
+def model_of(uri: str, options: Options) -> tuple[str, SecretOptions]:
+    """Return the URI of a model, and the options to load it with.
+
+    If the files in a folder must be signed, all of them are, as one model, and no weights that are
+    signed are missing, in whose place others would be found. Of a folder on a server, the URI is
+    that of the file, if it has a usual name.
+    """
+    loads = SecretOptions(as_text(options))
+    path = local_path(uri)
+    if "trust" not in loads or (path is not None and not os.path.isdir(path)):
+        return uri, loads
+    if path is None and _is_file(uri, loads):
+        # If it is gone when it is loaded, a folder of its name has no bundle of its own.
+        parent, _, _ = uri.partition("?")[0].rstrip("/").rpartition("/")
+        if not {"signature", "signed_folder"} & loads.keys() and not _has_no_folders(uri):
+            loads["signed_folder"] = parent
+        return uri, loads
+    folder = Folder(uri, loads)
+    if path is None:
+        found = [folder.uri(name) for name in _USUAL if folder.has(name)]
+        return (found or [uri])[0], folder.loads
+    weights = [n for n in folder.signed_files() if n.endswith(_WEIGHTS) and "/" not in n]
+    for name in weights:
+        if not os.path.exists(os.path.join(path, name)):
+            raise errors.NotFound(f"{folder.label} lacks {name!r}, which is signed")
+    return uri, folder.loads
+
+
+def _has_no_folders(uri: str) -> bool:
+    return uri.lower().startswith(_NO_FOLDERS)
+
+
+def _is_file(uri: str, options: Options) -> bool:
+    """Return whether a URI is that of a file, and not that of a folder on a server."""
+    if uri.partition("?")[0].endswith((*_WEIGHTS, ".json")) or _has_no_folders(uri):
+        return True
+    try:
+        _core.RemoteBytes(uri, as_pairs(unsigned(options)), 0, 1, 1)
+    except (FileNotFoundError, PermissionError):
+        return False
+    return True
 
 
 def within(prefix: str, names: Iterable[str]) -> list[str]:

@@ -19,11 +19,10 @@ from tensorizer_ops._base.nested import METADATA_KEY, flattened, naming_damage
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_text, bytes_of
 from tensorizer_ops._base.progress import Bar, Progress
 from tensorizer_ops._base.targets import Target, local_path, to_uri
-from tensorizer_ops._dcp import FILE, KEY
+from tensorizer_ops._dcp import KEY
 from tensorizer_ops._dcp.paths import nested
 from tensorizer_ops._dcp.planners import JsonLoadPlanner
 from tensorizer_ops._dcp.storage import TensorizerStorageReader
-from tensorizer_ops._front.inspection import metadata as texts_of
 from tensorizer_ops._front.selection import nothing_matches
 from tensorizer_ops._front.writer import Writer
 
@@ -47,6 +46,7 @@ class _Saved(TensorizerStorageReader):
         super().__init__(uri, verify=verify, threads=threads, options=options)
         self._readers: dict[str, Any] = {}
         self.listed = self.read_metadata()
+        self.texts = self._current.texts
         self.set_up_storage_reader(self.listed, True)
         self._check_places()
 
@@ -98,8 +98,7 @@ def consolidate(
     )
     saved = _Saved(uri, verify, threads, source_options)
     tensors, text = _state_of(saved, label(uri))
-    texts = texts_of(Folder(uri, source_options).uri(FILE), options=source_options)
-    del texts[KEY]
+    texts = {key: text for key, text in saved.texts.items() if key != KEY}
     if form == "safetensors":
         texts = {"format": "pt", **texts}
     elif not prefix:

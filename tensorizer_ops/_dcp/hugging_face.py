@@ -30,7 +30,7 @@ from torch.futures import Future
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import Folder, model_of
 from tensorizer_ops._base.nested import DAMAGE, Damaged, damage, refuse_meta
 from tensorizer_ops._base.options import Metadata as Texts, Options, SecretOptions, bytes_of
 from tensorizer_ops._base.savable import refuse_other_metadata
@@ -241,6 +241,10 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
         self._close()
         return done
 
+    def _signed_content(self) -> Any:
+        internals = map(torch.classes.tensorizer._Internals, self._current.readers.values())
+        return [each.signed_root() for each in internals]
+
     def _close(self) -> None:
         self._current.readers.clear()
         self._current.loads = None
@@ -248,8 +252,9 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
     def _opened(self, file: str) -> Any:
         readers = self._current.readers
         if file not in readers:
-            uri, options = to_uri(self.place_of(self._current.place)), self._options
-            if file:
+            if not file:
+                uri, options = model_of(to_uri(self.place_of(self._current.place)), self._options)
+            else:
                 folder = self._folder()
                 uri = folder.uri(file)
                 if self._current.loads is None:  # if they must be signed, as parts of one model

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ class _Current(threading.local):
     model: Any = None
 
     def __init__(self) -> None:
+        self.texts: Mapping[str, str] = {}  # the metadata that was read
         # Of HuggingFaceStorageReader.
         self.readers: dict[str, Any] = {}  # that are open
         self.loads: dict[str, str] | None = None  # the options of files of ranks
@@ -284,7 +287,7 @@ class TensorizerStorageReader(_Place, StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the checkpoint."""
         folder = self._folder()
-        texts = texts_of(folder.uri(FILE), options=self._options)
+        texts = self._current.texts = texts_of(folder.uri(FILE), options=self._options)
         check_wanted(texts, self.wanted, f"{FILE!r} in {folder.label}")
         text = texts.get(KEY)
         if text is None:
@@ -324,12 +327,23 @@ class TensorizerStorageReader(_Place, StorageReader):
         return opened(self._folder().uri(file), file, self._options)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return the plan."""
-        return plan
+        """Return the plan, with what was read if it must be signed."""
+        if "trust" not in self._options:
+            return plan
+        return replace(plan, storage_data=self._signed_content())
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Return the plans."""
+        """Return the plans; raise if ranks have read other checkpoints that are signed."""
+        if any(plan.storage_data != plans[0].storage_data for plan in plans):
+            raise errors.HashMismatch(
+                f"{self._folder().label}: ranks read different signed checkpoints: it was replaced "
+                "meanwhile, or they do not see the same place"
+            )
         return plans
+
+    def _signed_content(self) -> Any:
+        """Return what is different for other checkpoints. Names of files are of one save."""
+        return hashlib.sha256(self._current.texts[KEY].encode()).hexdigest()
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the tensors of this rank, from one file after another."""

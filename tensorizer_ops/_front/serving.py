@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
-from tensorizer_ops import _core, errors
+from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.folder import Folder, unsigned
-from tensorizer_ops._base.options import SecretOptions, as_pairs, as_text
+from tensorizer_ops._base.folder import model_of
+from tensorizer_ops._base.options import SecretOptions, as_text
 from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._front.iterate import iterate
 from tensorizer_ops._front.reader import Reader
@@ -36,10 +36,6 @@ _FOR_OTHERS = 60.0
 
 # What the names of this library's files end in.
 _OWN = ".tensors"
-
-# The names that a model has in a folder on a server. The first that is there is loaded.
-_USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
-_NO_FOLDERS = ("redis://", "rediss://", "unix://", "fd:")
 
 # One of several files of a model.
 _PART = re.compile(r"(.*?)\d+-of-(\d+)\.tensors")
@@ -110,39 +106,19 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
     A folder on a server is one URI, in which a load finds the file. If the files in a folder must
     be signed, all of them are, as one model, and none is missing.
     """
-    path, loads = local_path(uri), SecretOptions(options)
-    if path is None:
-        if "trust" not in options or _is_file(uri, options):
-            return [uri], loads
-        folder = Folder(uri, options)
-        found = [folder.uri(name) for name in _USUAL if folder.has(name)]
-        return found[:1] or [uri], folder.loads
-    if not os.path.exists(path):
+    path = local_path(uri)
+    if path is not None and not os.path.exists(path):
         raise errors.NotFound(
             f"{label(uri)} is no file or folder of this machine: give the URI of the weights as "
             f"uri in {_ARGUMENT}",
         )
+    model, loads = model_of(uri, options)
+    if path is None:
+        return [model], loads
     inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
     names = [name for name in inside if name.endswith(_OWN)]
-    if "trust" in options and os.path.isdir(path):
-        folder = Folder(path, options)
-        signed = [name for name in folder.signed_files() if name.endswith(_OWN)]
-        names = sorted({*names, *(name for name in signed if "/" not in name)})
-        loads = folder.loads
     _check_parts(uri, names)
     return [os.path.join(path, name) for name in names] or [uri], loads
-
-
-def _is_file(uri: str, options: Mapping[str, str]) -> bool:
-    """Return whether a URI is that of a file, and not that of a folder on a server."""
-    place = uri.partition("?")[0]
-    if place.endswith((_OWN, ".safetensors", ".json")) or uri.lower().startswith(_NO_FOLDERS):
-        return True
-    try:
-        _core.RemoteBytes(uri, as_pairs(unsigned(options)), 0, 1, 1)
-    except (FileNotFoundError, PermissionError):
-        return False
-    return True
 
 
 def _check_parts(folder: str, inside: Sequence[str]) -> None:

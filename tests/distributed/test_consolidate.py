@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 
 import tensorizer_ops
 from local_servers.s3_server import s3_server
@@ -17,6 +18,7 @@ from support.process import fork_python
 from support.ranks import run_ranks
 from support.samples import assert_same, flip
 from tensorizer_ops import checkpoint, errors
+from tensorizer_ops._dcp import consolidated
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -182,3 +184,23 @@ def test_without_data(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path / "m.tensors") == {"step": 3}
     checkpoint.consolidate(tmp_path / "run", f"{tmp_path}/out/")
     assert tensorizer_ops.load(tmp_path / "out") == {}
+
+
+def test_a_checkpoint_that_is_replaced_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata is that of the tensors."""
+    for place in ("older", "newer"):
+        writer = checkpoint.TensorizerStorageWriter(tmp_path / place, metadata={"by": place})
+        torch.distributed.checkpoint.save({"w": torch.ones(3)}, storage_writer=writer, no_dist=True)
+    state_of = consolidated._state_of
+
+    def replacing(*given: Any) -> Any:
+        (tmp_path / "newer" / "checkpoint.tensors").replace(
+            tmp_path / "older" / "checkpoint.tensors"
+        )
+        return state_of(*given)
+
+    monkeypatch.setattr(consolidated, "_state_of", replacing)
+    checkpoint.consolidate(tmp_path / "older", tmp_path / "m.tensors")
+    assert tensorizer_ops.metadata(tmp_path / "m.tensors")["by"] == "older"

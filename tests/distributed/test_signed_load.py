@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 
 import tensorizer_ops
 from support.ranks import run_ranks
 from support.signer import Signer
+from tensorizer_ops import checkpoint
 
 LOAD = """
 gathers, trust, uri, *others = given
@@ -71,3 +73,37 @@ def test_all_ranks_load_the_same_signed_model(tmp_path: Path, model: Path, signe
     where = (True, signer.public, model / "m.safetensors", other)
     for report in run_ranks(tmp_path / "ranks", LOAD, *where).reports:
         assert "rank 1 loads something else" in report
+
+
+CHECKPOINT = """
+import torch.distributed.checkpoint as dcp
+from tensorizer_ops import checkpoint
+trust, kind, *places = given
+reader = getattr(checkpoint, kind)(places[rank], options={"trust": f"file:{trust}"})
+state = {"w": torch.zeros(3)}
+try:
+    dcp.load(state, storage_reader=reader)
+    report(state["w"].tolist())
+except dcp.api.CheckpointException as error:
+    report(str(error))
+"""
+
+
+@pytest.mark.parametrize("kind", ["HuggingFaceStorageReader", "TensorizerStorageReader"])
+def test_all_ranks_read_the_same_signed_checkpoint(
+    tmp_path: Path, signer: Signer, kind: str
+) -> None:
+    for value, place in enumerate(("older", "newer")):
+        writer = getattr(checkpoint, kind.replace("Reader", "Writer"))(tmp_path / place)
+        state = {"w": torch.full((3,), float(value))}
+        torch.distributed.checkpoint.save(state, storage_writer=writer, no_dist=True)
+        tensorizer_ops.sign(tmp_path / place, key=signer.private)
+
+    def load(*places: str) -> list[object]:
+        folder = tmp_path / f"ranks {places}"
+        given = (signer.public, kind, *(tmp_path / place for place in places))
+        return run_ranks(folder, CHECKPOINT, *given, count=2).reports
+
+    assert load("newer", "newer") == [[1.0] * 3] * 2
+    for report in load("older", "newer"):
+        assert "ranks read different signed checkpoints" in str(report)

@@ -236,6 +236,20 @@ def test_a_folder_in_the_place_of_a_file(
         read(folder, options=signer.options)
     read(folder)
     read(f"{folder}/", options=signer.options)
+    folder = folder.rename(model / "Other.TENSORS")
+    with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
+        read(folder, options=signer.options)
+
+
+@pytest.mark.parametrize("name", ["m.tensors#1", "m%2Etensors", "M.Tensors?a=b"])
+def test_a_folder_in_the_place_of_a_file_on_a_server(
+    tmp_path: Path, signer: Signer, web: Web, name: str
+) -> None:
+    for place in ("", "m.tensors", "M.Tensors"):
+        tensorizer_ops.save(web.root / "files" / place / "model.tensors", {"w": torch.ones(3)})
+        tensorizer_ops.sign(web.root / "files" / place / "model.tensors", key=signer.private)
+    with pytest.raises((FileNotFoundError, PermissionError)):
+        tensorizer_ops.load(web.url(f"files/{name}"), options=signer.options)
 
 
 def test_only_the_model_that_is_pinned(
@@ -1042,6 +1056,65 @@ def test_a_server_loads_no_other_file_of_a_folder(
     own_bundle(where, "model.tensors", of=tmp_path / "other")
     with pytest.raises(errors.HashMismatch, match="it is about the model 'other'"):
         load()
+
+
+def read_with_dcp(place: Path | str, signer: Signer) -> None:
+    checkpoint.HuggingFaceStorageReader(place, options=signer.options).read_metadata()
+
+
+def read_with_server(place: Path | str, signer: Signer) -> None:
+    settings = serving.Settings({"uri": str(place), "options": signer.options})
+    list(serving.weights(settings, ""))
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
+def test_a_folder_gives_no_other_model(
+    tmp_path: Path, signer: Signer, web: Web, read: Callable[[Path | str, Signer], None]
+) -> None:
+    """Neither another one that is signed in it, nor one with a bundle of its own."""
+    where = web.root / "one model"
+    shutil.rmtree(where, ignore_errors=True)
+    for folder in (where, tmp_path / "other"):
+        tensors = {"v": torch.ones(3), "w": torch.full((3,), len(folder.name))}
+        tensorizer_ops.save(folder / "model.safetensors", tensors, options={"max_shard_size": 20})
+        tensorizer_ops.save(folder / "consolidated.safetensors", {"w": torch.zeros(3)})
+        tensorizer_ops.sign(folder, key=signer.private)
+    places = (where, web.url("one%20model"))
+    for place in places:
+        read(place, signer)
+    shards = list(where.glob("model*safetensors*"))
+    for file in shards:
+        file.unlink()
+    for place in places:
+        with pytest.raises(FileNotFoundError):
+            read(place, signer)
+    for file in shards:
+        shutil.copy(tmp_path / "other" / file.name, where)
+        own_bundle(where, file.name, of=tmp_path / "other")
+    for place in places:
+        with pytest.raises(errors.HashMismatch, match="it is about the model 'other'"):
+            read(place, signer)
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
+def test_a_folder_that_was_a_file(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
+) -> None:
+    """What a server first has as a file has no other model in it a moment later."""
+    file = tmp_path / "model.safetensors"
+    tensorizer_ops.save(file, {"w": torch.ones(3)})
+    tensorizer_ops.sign(file, key=signer.private)
+
+    def answer(asked: Asked) -> None:
+        if asked.path == "/model" and len(asked.server.asked) == 1:
+            asked.say("200 OK", b"a file")
+        elif asked.path in ("/model/model.safetensors", "/model/model.safetensors.sig"):
+            asked.say_range((tmp_path / asked.path.rpartition("/")[2]).read_bytes())
+        else:
+            asked.say("404 Not Found")
+
+    with scripted(answer) as server, pytest.raises(errors.Crypto, match="it is not signed"):
+        read(server.url("model"), signer)
 
 
 @pytest.mark.parametrize("taken", ["one", "another's"])

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "engine/move/workers.h"
 #include "engine/open/read_shard_index.h"
 #include "engine/open/shard_names.h"
@@ -89,8 +90,9 @@ std::string newer_of(const std::string& folder, const std::string& index, Cancel
                   quote(index, 4096) + ": open one of them by its name, and remove the other");
 }
 
-bool is_name_of_file(std::string_view uri) {
-  return uri.ends_with(kTensorsSuffix) || uri.ends_with(kSingleSuffix) || uri.ends_with(".json");
+bool is_name_of_file(const std::string& uri) {
+  const std::string name = lower_case(signed_path(uri));
+  return name.ends_with(kTensorsSuffix) || name.ends_with(kSingleSuffix) || name.ends_with(".json");
 }
 
 [[noreturn]] void refuse_several(const std::string& folder, const std::vector<std::string>& files,
