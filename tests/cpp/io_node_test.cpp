@@ -299,6 +299,13 @@ TEST_F(NodeTest, RefusesWhatOthersCouldWrite) {
   source.reset();
   fs::create_symlink(folder_ / "elsewhere", file);
   EXPECT_EQ(error_of([&] { open(); }).system_errno(), ELOOP);
+  fs::remove(file);
+  const fs::path other = folder_ / "other";
+  std::ofstream(other) << "text";
+  fs::permissions(other, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_hard_link(other, file);
+  EXPECT_EQ(error_of([&] { open(); }).kind(), ErrorKind::PermissionDenied);
+  EXPECT_EQ(fs::file_size(other), 4);
 }
 
 TEST_F(NodeTest, RefusesServersThatDoNotTellTheVersion) {

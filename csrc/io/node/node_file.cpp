@@ -95,7 +95,9 @@ void NodeFile::open(Cancel& cancel) {
     if (!file_) throw system_error(errno, "cannot open", path_);
     struct stat status;
     if (fstat(file_.get(), &status) != 0) throw system_error(errno, "cannot look at", path_);
-    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0077) != 0) {
+    // A link may be to another file of this user, which would be overwritten.
+    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0077) != 0 ||
+        status.st_nlink > 1) {
       throw system_error(EACCES, "cannot trust what others can write:", path_);
     }
     while (!lock_bytes(file_.get(), F_RDLCK, kUsers, kUsers + 1, path_)) cancel.sleep(kWait);
