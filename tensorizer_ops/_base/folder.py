@@ -123,7 +123,8 @@ class Folder:
                     f"{root}, expected is {wanted}"
                 )
             prefix, counted = self.names_from(bundle)
-            self._given.update(counted)
+            # Not one that is beside a file, or in a folder in this one.
+            self._given.update(counted, signature=bundle)
             listed = self.listed(prefix, [name for name, _ in files])
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
