@@ -252,6 +252,7 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
     def _opened(self, file: str) -> Any:
         readers = self._current.readers
         if file not in readers:
+            options: dict[str, str]
             if not file:
                 uri, options = model_of(to_uri(self.place_of(self._current.place)), self._options)
             else:
