@@ -182,6 +182,7 @@ kills: build $(STAMPS)/test | test-packages
 wires: SEEDS ?= 1-20000
 wires: $(SIMULATE)
 	@$(SIMULATE) $(SEEDS)
+	@$(SIMULATE) 738292 --case redis-load  # has found what the others do not
 
 simulate: SEEDS ?= 1-1000000
 simulate: build $(STAMPS)/test $(SIMULATE) | test-packages

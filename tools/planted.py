@@ -253,8 +253,8 @@ REDIS_BUGS = (
     Bug(
         "a guard in doubt is not asked",
         "io/redis/source.cpp",
-        "if (is_replaced(*guard, cancel)) throw_replaced();",
-        "if (!is_in_doubt && is_replaced(*guard, cancel)) throw_replaced();",
+        "if (is_replaced(*next, cancel)) throw_replaced();",
+        "if (!is_in_doubt && is_replaced(*next, cancel)) throw_replaced();",
     ),
     Bug(
         "a lost transaction that has not run counts as run",

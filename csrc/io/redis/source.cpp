@@ -180,18 +180,21 @@ class RedisSource final : public Source {
     // Another thread has asked the guard since this call began.
     if (!is_in_doubt && guard_asked_ > since) return;
     const Clock::time_point now = Clock::now();
-    while (std::unique_ptr<RedisConnection> guard = guard_.take()) {
+    std::unique_ptr<RedisConnection> guard;
+    while (std::unique_ptr<RedisConnection> next = guard_.take()) {
       try {
-        if (is_replaced(*guard, cancel)) throw_replaced();
-        if (is_in_doubt) check_same(list_once(*guard, cancel));
-        guard_.give_back(std::move(guard));
-        guard_asked_ = now;
-        return;
+        if (is_replaced(*next, cancel)) throw_replaced();
+        if (is_in_doubt) check_same(list_once(*next, cancel));
+        guard = std::move(next);
+        // In doubt, all guards are asked: what one did not watch, another may have.
+        if (!is_in_doubt) break;
       } catch (const TemporaryError&) {
       }
     }
-    std::unique_ptr<RedisConnection> guard = client_.connect(cancel);
-    check_same(list(*guard, cancel));
+    if (!guard) {
+      guard = client_.connect(cancel);
+      check_same(list(*guard, cancel));
+    }
     guard_.give_back(std::move(guard));
     guard_asked_ = now;
   }
