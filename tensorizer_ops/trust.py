@@ -41,6 +41,8 @@ from tensorizer_ops._base.targets import Target, local_path, to_uri
 __all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
 
 _PIECE = 4 << 20
+# The type of what is signed.
+_PAYLOAD = "application/vnd.in-toto+json"
 # At the top of a model.
 _NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github", BUNDLE)
 
@@ -148,11 +150,15 @@ def add_sigstore(
     try:
         wanted = policy.Identity(identity=identity, issuer=issuer)
         verifier = Verifier(trusted_root=trusted)
-        _, payload = verifier.verify_dsse(Bundle.from_json(text), wanted)
+        kind, payload = verifier.verify_dsse(Bundle.from_json(text), wanted)
     except (Error, ValueError) as error:
         raise errors.Crypto(
             f"{label}: it is not a bundle of Sigstore by {identity!r} of {issuer!r}: {error}"
         ) from error
+    if kind != _PAYLOAD:  # the file may be another one when it is read again
+        raise errors.InvalidFormat(
+            f"{label}: {identity!r} has signed {kind!r}, and not {_PAYLOAD!r}"
+        )
     _core.trust_checked(name, f"{identity} of {issuer}", payload)
     try:
         _, subject, *_ = _core.open_signature(uri, f"named:{name}", given)
@@ -200,6 +206,8 @@ def verify(
     """
     place = _place_of(model, options)
     plain = as_pairs(for_loads(options))
+    if place.only is None:
+        place.folder.refuse_name_of_file()
     bundle = place.bundle if signature is None else to_uri(signature)
     own = None if signature or place.only is None else place.only + SIGNATURE
     if own is not None and not place.folder.has(own):

@@ -32,6 +32,7 @@ BUNDLE = "model.sig"
 SIGNATURE = ".sig"
 # What the names of files with weights, and of the lists of several, end in.
 _WEIGHTS = (".tensors", ".safetensors", ".safetensors.index.json")
+_FILES = (".tensors", ".safetensors", ".json")
 # The names that a model has in a folder on a server. The first that is there is loaded.
 _USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
 _NO_FOLDERS = ("redis://", "rediss://", "unix://", "fd:")
@@ -100,6 +101,14 @@ class Folder:
             self.signed_files()
         return self._given
 
+    def refuse_name_of_file(self) -> None:
+        """Raise if it may have been put in the place of a file that was signed under its name."""
+        if self.name.partition("?")[0].lower().endswith(_FILES):
+            raise errors.Crypto(
+                f"{self.label}: it is a folder with the name of a file, which nobody can have "
+                "signed under this name: with the option 'trust', give the path of a file in it"
+            )
+
     def signed_files(self) -> list[str]:
         """Return the names of all files here that are signed, and of the bundle if it is here.
 
@@ -107,6 +116,7 @@ class Folder:
         they are together, and files could be missing.
         """
         if self._listed is None:
+            self.refuse_name_of_file()
             bundle = self._bundle or self.uri(BUNDLE)
             try:
                 _, root, _, files, _ = _core.open_signature(bundle, self.policy or "", self._plain)
@@ -293,32 +303,32 @@ class Folder:
         _core.upload(to_uri(path), self.below(name), as_pairs(options))
 
 
-def model_of(uri: str, options: Options) -> tuple[str, SecretOptions]:
-    """Return the URI of a model, and the options to load it with.
+def model_of(uri: str, options: Options) -> tuple[str, SecretOptions, list[str]]:
+    """Return the URI of a model, the options to load it with, and its signed weights.
 
     If the files in a folder must be signed, all of them are, as one model, and no weights that are
     signed are missing, in whose place others would be found. Of a folder on a server, the URI is
-    that of the file, if it has a usual name.
+    that of the file, if it has a usual name. Weights are listed for a folder of this machine.
     """
     loads = SecretOptions(as_text(options))
     path = local_path(uri)
     if "trust" not in loads or (path is not None and not os.path.isdir(path)):
-        return uri, loads
+        return uri, loads, []
     if path is None and _is_file(uri, loads):
         # If it is gone when it is loaded, a folder of its name has no bundle of its own.
         parent, _, _ = uri.partition("?")[0].rstrip("/").rpartition("/")
         if not {"signature", "signed_folder"} & loads.keys() and not _has_no_folders(uri):
             loads["signed_folder"] = parent
-        return uri, loads
+        return uri, loads, []
     folder = Folder(uri, loads)
     if path is None:
         found = [folder.uri(name) for name in _USUAL if folder.has(name)]
-        return (found or [uri])[0], folder.loads
+        return (found or [uri])[0], folder.loads, []
     weights = [n for n in folder.signed_files() if n.endswith(_WEIGHTS) and "/" not in n]
     for name in weights:
         if not os.path.exists(os.path.join(path, name)):
             raise errors.NotFound(f"{folder.label} lacks {name!r}, which is signed")
-    return uri, folder.loads
+    return uri, folder.loads, weights
 
 
 def _has_no_folders(uri: str) -> bool:
@@ -327,7 +337,7 @@ def _has_no_folders(uri: str) -> bool:
 
 def _is_file(uri: str, options: Options) -> bool:
     """Return whether a URI is that of a file, and not that of a folder on a server."""
-    if uri.partition("?")[0].endswith((*_WEIGHTS, ".json")) or _has_no_folders(uri):
+    if uri.partition("?")[0].endswith(_FILES) or _has_no_folders(uri):
         return True
     try:
         _core.RemoteBytes(uri, as_pairs(unsigned(options)), 0, 1, 1)

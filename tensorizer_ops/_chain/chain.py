@@ -29,6 +29,8 @@ from tensorizer_ops._chain.store import Store
 from tensorizer_ops._dcp import functions, one_process
 from tensorizer_ops._distributed.together import Together, together
 
+# How many steps are tried, as the list may name any number.
+_MOST_TRIED = 100
 _DAMAGED = "step %d of %s is damaged, and passed over: %s"
 Group = ProcessGroup | DeviceMesh | Literal[False] | None
 
@@ -357,7 +359,7 @@ class Chain:
             saved = self._store.listing().saved
             numbered = [each for each in saved if step in (None, each.step)]
             left = [each for each in numbered if each.name not in tried]
-            if left:
+            if left and len(tried) < _MOST_TRIED:
                 try:
                     self._store.take(left[-1])
                 except errors.NotFound:  # it was removed meanwhile
@@ -367,9 +369,10 @@ class Chain:
             if passed_over and step is not None:
                 reason = passed_over[0].reason
                 raise errors.InvalidFormat(f"step {step} of {label} is damaged: {reason}")
-            if passed_over:
+            if passed_over or left:
                 reasons = "\n".join(f"step {each.step}: {each.reason}" for each in passed_over)
-                raise errors.InvalidFormat(f"no step of {label} is whole:\n{reasons}")
+                which = f"none of the last {len(tried)} steps" if left else "no step"
+                raise errors.InvalidFormat(f"{which} of {label} is whole:\n{reasons}")
             if not saved:
                 raise errors.NotFound(f"no step was saved to {label} yet")
             there = ", ".join(str(each.step) for each in saved)

@@ -92,14 +92,21 @@ def checks_of(
         for name in FILES:
             checks[name] = partial(read_one, folder, name, options)
         with contextlib.suppress(*DAMAGE):  # which the checks of the lists will say
-            for entry in (read(folder, options) or Listing()).saved:
+            saved = (read(folder, options) or Listing()).saved
+            for entry in saved:
                 checks[entry.place] = partial(verify_step, folder, entry, *how)
+            if "trust" in options and not saved:  # anybody can write such lists
+                checks["steps"] = partial(_raise_no_steps, folder)
     elif folder.has(FILE) or _has_files_of_ranks(folder):
         checks[FILE] = partial(files_of_ranks, folder, "", options)
         with contextlib.suppress(*DAMAGE):
             for file in files_of_ranks(folder, "", options):
                 checks[file] = partial(verify_file_of_rank, folder, file, *how)
     return checks
+
+
+def _raise_no_steps(folder: Folder) -> None:
+    raise errors.InvalidFormat(f"the chain {folder.label} has no steps, so nothing is signed")
 
 
 def _has_files_of_ranks(folder: Folder) -> bool:

@@ -254,7 +254,8 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
         if file not in readers:
             options: dict[str, str]
             if not file:
-                uri, options = model_of(to_uri(self.place_of(self._current.place)), self._options)
+                place = to_uri(self.place_of(self._current.place))
+                uri, options, _ = model_of(place, self._options)
             else:
                 folder = self._folder()
                 uri = folder.uri(file)

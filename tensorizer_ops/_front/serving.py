@@ -112,11 +112,12 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
             f"{label(uri)} is no file or folder of this machine: give the URI of the weights as "
             f"uri in {_ARGUMENT}",
         )
-    model, loads = model_of(uri, options)
+    model, loads, signed = model_of(uri, options)
     if path is None:
         return [model], loads
     inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    names = [name for name in inside if name.endswith(_OWN)]
+    # Those that are signed are not taken from the disk, where one may be missing for a moment.
+    names = sorted({name for name in (*inside, *signed) if name.endswith(_OWN)})
     _check_parts(uri, names)
     return [os.path.join(path, name) for name in names] or [uri], loads
 

@@ -90,6 +90,21 @@ def test_steps_of_others_are_passed_over(
     assert "step-2-" in done.stderr
 
 
+def test_lists_of_nothing(root: Path, signer: Signer) -> None:
+    chain = signed(root, signer, 1)
+
+    def longer(saved: list[dict[str, Any]]) -> None:
+        for step in range(2, 300):
+            saved.append(saved[0] | {"step": step, "name": f"step-{step}-{step:016x}"})
+
+    forge(root, longer)
+    with pytest.raises(errors.InvalidFormat, match="none of the last 100 steps"):
+        chain.load()
+    forge(root, list.clear)
+    done = run("verify", "-o", f"trust=file:{signer.public}", root, status=1)
+    assert "has no steps" in done.stderr
+
+
 def test_lists_that_are_forged(root: Path, signer: Signer) -> None:
     chain = signed(root, signer, 1, 2)
 

@@ -1117,6 +1117,23 @@ def test_a_folder_that_was_a_file(
         read(server.url("model"), signer)
 
 
+def verify_folder(place: Path | str, signer: Signer) -> None:
+    trust.verify(place, policy=signer.options["trust"])
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server, verify_folder])
+def test_a_signed_folder_in_the_place_of_a_file(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
+) -> None:
+    folder = tmp_path / "model.tensors"
+    for name in ("x.tensors", "shard-00001-model-00001-of-00001.safetensors"):
+        tensorizer_ops.save(folder / name, {"w": torch.ones(3)})
+    tensorizer_ops.sign(folder.rename(tmp_path / "m"), key=signer.private)
+    (tmp_path / "m").rename(folder)
+    with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
+        read(folder, signer)
+
+
 @pytest.mark.parametrize("taken", ["one", "another's"])
 def test_files_of_ranks_are_of_one_model(tmp_path: Path, signer: Signer, taken: str) -> None:
     """No tensor is made of parts of two models."""

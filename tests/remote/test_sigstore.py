@@ -67,6 +67,13 @@ def test_bundles_of_sigstore(model: Model) -> None:
         model.load()
 
 
+def test_what_was_signed_as_something_else(model: Model) -> None:
+    payload = base64.b64decode(json.loads(model.bundle.read_text())["dsseEnvelope"]["payload"])
+    model.write(model.sigstore.bundle(payload, IDENTITY, ISSUER, "text/plain"))
+    with pytest.raises(errors.InvalidFormat, match="has signed 'text/plain', and not"):
+        model.add()
+
+
 def test_only_the_model_that_was_checked(model: Model) -> None:
     model.add()
     model.save(2)  # by the same signer

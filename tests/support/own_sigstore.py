@@ -88,11 +88,13 @@ class OwnSigstore:
         file.write_text(json.dumps(root))
         return file
 
-    def bundle(self, payload: bytes, identity: str, issuer: str) -> dict[str, Any]:
-        """Return a bundle with this payload."""
+    def bundle(
+        self, payload: bytes, identity: str, issuer: str, kind: str = PAYLOAD_TYPE
+    ) -> dict[str, Any]:
+        """Return a bundle with this payload, and its type."""
         key = ec.generate_private_key(ec.SECP256R1())
         leaf = self._certificate(key, identity, issuer)
-        head = f"DSSEv1 {len(PAYLOAD_TYPE)} {PAYLOAD_TYPE} {len(payload)} ".encode()
+        head = f"DSSEv1 {len(kind)} {kind} {len(payload)} ".encode()
         signature = _base64(_sign(key, head + payload))
         pem = _base64(leaf.public_bytes(serialization.Encoding.PEM))
         spec = {
@@ -109,7 +111,7 @@ class OwnSigstore:
             },
             "dsseEnvelope": {
                 "payload": _base64(payload),
-                "payloadType": PAYLOAD_TYPE,
+                "payloadType": kind,
                 "signatures": [{"sig": signature}],
             },
         }
