@@ -13,6 +13,9 @@ from safetensors.torch import save as to_safetensors
 import tensorizer_ops
 from local_servers.hub_server import TOKEN, Hub, Repository, hub_server
 from support.samples import assert_same, sample
+from support.signer import Signer
+from tensorizer_ops import errors
+from tensorizer_ops._base.folder import Folder
 
 MODEL = {f"layer {i}.weight": sample(torch.float32, (200, 50 + i), i) for i in range(6)}
 OTHER = {name: tensor + 1 for name, tensor in MODEL.items()}
@@ -53,6 +56,27 @@ def in_order(model: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def load(hub: Hub, place: str, token: str = "") -> dict[str, torch.Tensor]:
     return tensorizer_ops.load(f"hf://{place}", options=hub.options(token))
+
+
+def test_signed_names_are_those_of_the_hub(hub: Hub, tmp_path: Path) -> None:
+    """The Hub decodes nothing, so that `%2E` is not a dot."""
+    model = tmp_path / "model"
+    model.mkdir()
+    names = ("a.json", "a%2Ejson", "a.json?b", "a.json#b")
+    for name in names:
+        (model / name).write_text(name)
+    signer = Signer(tmp_path / "keys")
+    tensorizer_ops.sign(model, key=signer.private)
+    files = {path.name: path.read_bytes() for path in model.iterdir()}
+    repository = hub.repositories["org/signed"] = Repository()
+    repository.commit(files)
+    options = hub.options() | signer.options
+    folder = Folder("hf://org/signed", options)
+    assert [folder.read(name).decode() for name in names] == list(names)
+    repository.commit(files | dict.fromkeys(names, files["a.json"]))
+    for name in names[1:]:
+        with pytest.raises(errors.HashMismatch):
+            Folder("hf://org/signed", options).read(name)
 
 
 @pytest.mark.parametrize(
