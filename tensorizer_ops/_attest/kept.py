@@ -9,7 +9,7 @@ import torch
 from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._base.memory import identity
 
-# What modules have, and what that is.
+# The attributes in which modules keep what they have, and the kind of it.
 _PARTS = {"_parameters": "tensor", "_buffers": "tensor", "_modules": "module"}
 
 

@@ -30,11 +30,13 @@ _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
 BUNDLE = "model.sig"
 # What the names of the signatures of single files end in.
 SIGNATURE = ".sig"
-# What the names of files with weights, and of the lists of several, end in.
+# The suffixes of files with weights, and of indexes of several.
 _WEIGHTS = (".tensors", ".safetensors", ".safetensors.index.json")
+# The suffixes of which no folder to load has one.
 _FILES = (".tensors", ".safetensors", ".json")
 # The names that a model has in a folder on a server. The first that is there is loaded.
 _USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
+# The schemes of places without folders.
 _NO_FOLDERS = ("redis://", "rediss://", "unix://", "fd:")
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
 _WRONG_KEYS = (
