@@ -375,24 +375,18 @@ def _place_of(model: Target, options: Options | None) -> _Place:
 def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
     """Return the paths of all files in a folder by their names, which have slashes."""
     ignored = {os.path.normpath(name) for name in left_out}
-    found = {}
-    for parent, folders, names in os.walk(folder, onerror=_raise):
-        inside = os.path.relpath(parent, folder)
-        for name in [*folders]:
-            below = os.path.normpath(os.path.join(inside, name))
-            if below in ignored:
-                folders.remove(name)
-            elif os.path.islink(os.path.join(parent, name)):
-                found[below] = os.path.join(parent, name)
-        for name in names:
-            below = os.path.normpath(os.path.join(inside, name))
-            if below not in ignored:
-                found[below] = os.path.join(parent, name)
+    found, folders = {}, [""]
+    for inside in folders:
+        with os.scandir(os.path.join(folder, inside)) as entries:
+            for entry in entries:
+                name = os.path.join(inside, entry.name)
+                if name in ignored:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                else:
+                    found[name] = entry.path
     return dict(sorted(found.items()))
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _is_in_cache_of_hub(folder: str, link: str) -> bool:

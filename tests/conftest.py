@@ -19,6 +19,7 @@ import tensorizer_ops  # noqa: F401  (loads the ops)
 from local_servers.redis_server import RedisServer, redis_server
 from local_servers.waiting import LAST_RESORT
 from support.packages import Weighted, package
+from support.signer import Signer
 
 # Needs vLLM, 3 GB in an environment of its own: `make test-vllm`.
 collect_ignore = ["vllm_server"]
@@ -76,6 +77,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "model.tensors")
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return Signer(tmp_path / "keys")
 
 
 @pytest.fixture

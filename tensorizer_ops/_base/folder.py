@@ -30,8 +30,9 @@ _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
 BUNDLE = "model.sig"
 # What the names of the signatures of single files end in.
 SIGNATURE = ".sig"
-# The suffixes of files with weights, and of indexes of several.
-_WEIGHTS = (".tensors", ".safetensors", ".safetensors.index.json")
+# The suffixes of files with weights, and of indexes of several, in the order in which they are
+# looked for.
+_WEIGHTS = (".tensors", ".safetensors.index.json", ".safetensors")
 # The suffixes of which no folder to load has one.
 _FILES = (".tensors", ".safetensors", ".json")
 # The names that a model has in a folder on a server. The first that is there is loaded.
@@ -309,8 +310,9 @@ def model_of(uri: str, options: Options) -> tuple[str, SecretOptions, list[str]]
     """Return the URI of a model, the options to load it with, and its signed weights.
 
     If the files in a folder must be signed, all of them are, as one model, and no weights that are
-    signed are missing, in whose place others would be found. Of a folder on a server, the URI is
-    that of the file, if it has a usual name. Weights are listed for a folder of this machine.
+    signed are missing. The URI is that of the file, so that no other is found in its place; not if
+    there are several on this machine, or none with a usual name on a server. Weights are listed
+    for a folder of this machine.
     """
     loads = SecretOptions(as_text(options))
     path = local_path(uri)
@@ -330,7 +332,9 @@ def model_of(uri: str, options: Options) -> tuple[str, SecretOptions, list[str]]
     for name in weights:
         if not os.path.exists(os.path.join(path, name)):
             raise errors.NotFound(f"{folder.label} lacks {name!r}, which is signed")
-    return uri, folder.loads, weights
+    kinds = [[name for name in weights if name.endswith(kind)] for kind in _WEIGHTS]
+    only = [folder.uri(those[0]) for those in kinds if len(those) == 1]
+    return (only or [uri])[0], folder.loads, weights
 
 
 def _has_no_folders(uri: str) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tensorizer_ops import errors, trust
-from tensorizer_ops._base.folder import Folder, unsigned
+from tensorizer_ops._base.folder import BUNDLE, Folder, unsigned
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
 from tensorizer_ops._chain.files import checks_of
@@ -50,7 +50,10 @@ def verify(given: Namespace) -> int:
 def _checks(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
     if given.trust is not None:
         return [_signature(uri, given, options)]
-    return _checkpoint(uri, given, options) or [_file(uri, given, options)]
+    found = _checkpoint(uri, given, options)
+    if not found or ("trust" in options and Folder(uri, unsigned(options)).has(BUNDLE)):
+        found.append(_file(uri, given, options))  # as lists of steps are not signed
+    return found
 
 
 def _signature(uri: str, given: Namespace, options: dict[str, str]) -> _Check:

@@ -119,7 +119,7 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
     # Those that are signed are not taken from the disk, where one may be missing for a moment.
     names = sorted({name for name in (*inside, *signed) if name.endswith(_OWN)})
     _check_parts(uri, names)
-    return [os.path.join(path, name) for name in names] or [uri], loads
+    return [os.path.join(path, name) for name in names] or [model], loads
 
 
 def _check_parts(folder: str, inside: Sequence[str]) -> None:

@@ -34,11 +34,6 @@ def forge(root: Path, change: Any) -> None:
 
 
 @pytest.fixture
-def signer(tmp_path: Path) -> Signer:
-    return Signer(tmp_path)
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
@@ -127,6 +122,20 @@ def test_lists_that_are_forged(root: Path, signer: Signer) -> None:
     found = chain.load()
     assert found.step == 2
     assert "has no 'step-3-" in found.passed_over[0].reason
+
+
+def test_a_chain_beside_a_model(root: Path, signer: Signer) -> None:
+    """Its list does not hide that the model was changed."""
+    model = root / "model.safetensors"
+    tensorizer_ops.save(model, {"w": torch.ones(3)})
+    tensorizer_ops.sign(root, key=signer.private)
+    signed(root, signer, 1)
+    command = ("verify", "-o", f"trust=file:{signer.public}", root)
+    assert "model.safetensors: OK" in run(*command).stdout
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    assert "model.safetensors" in run(*command, status=1).stderr
 
 
 def test_a_step_that_is_replaced_after_it_was_verified(

@@ -45,11 +45,6 @@ def forge(place: Path, versions: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture
-def signer(tmp_path: Path) -> Signer:
-    return Signer(tmp_path)
-
-
-@pytest.fixture
 def place(tmp_path: Path) -> Path:
     return tmp_path / "run"
 

@@ -29,11 +29,6 @@ except Exception as error:
 
 
 @pytest.fixture
-def signer(tmp_path: Path) -> Signer:
-    return Signer(tmp_path)
-
-
-@pytest.fixture
 def model(tmp_path: Path, signer: Signer) -> Path:
     tensors = {f"t{i}": torch.ones(1_000_000, dtype=torch.int32) for i in range(4)}
     folder = tmp_path / "model"

@@ -1,0 +1,582 @@
+"""Folders whose files are signed together, as one model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tensorizer_ops
+from local_servers.s3_server import S3
+from local_servers.web import Web
+from support.command import run
+from support.recorder import DENIED, recorder
+from support.samples import assert_same
+from support.scripted import Asked, scripted
+from support.signer import Signer
+from tensorizer_ops import checkpoint, errors, trust
+from tensorizer_ops._dcp import hugging_face
+from tensorizer_ops._front import serving
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> tuple[Path, Any]:
+    pytest.importorskip("transformers")
+    from support.hf_models import llama
+
+    model = llama()
+    tensorizer_ops.hf.save_pretrained(model, tmp_path / "llama")
+    return tmp_path / "llama", model
+
+
+@pytest.mark.parametrize("place", ["here", "on a server"])
+def test_models_of_transformers(
+    llama: tuple[Path, Any], signer: Signer, web: Web, place: str
+) -> None:
+    """Config and weights are signed, and nothing else is used."""
+    folder, model = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    where = web.root / "llama"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(folder, where)
+    uri = where if place == "here" else web.url("llama")
+
+    def load() -> dict[str, torch.Tensor]:
+        loaded = tensorizer_ops.hf.from_pretrained(uri, options=signer.options)
+        state: dict[str, torch.Tensor] = loaded.state_dict()
+        return state
+
+    assert_same(load(), model.state_dict())
+    for name in ("config.json", "generation_config.json", "model.tensors"):
+        content = (where / name).read_bytes()
+        (where / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(errors.HashMismatch, match=re.escape(name)):
+            load()
+        # Nor can anybody take a file away, so that a default takes its place.
+        (where / name).unlink()
+        with pytest.raises(FileNotFoundError, match=re.escape(name)):
+            load()
+        (where / name).write_bytes(content)
+    (where / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(errors.Crypto, match=r"tokenizer_config\.json': it is not signed"):
+        tensorizer_ops.hf.tokenizer(uri, options=signer.options)
+
+
+def test_a_store_that_denies_access_to_a_signed_file(model: Path, signer: Signer, s3: S3) -> None:
+    """It may deny access to files that do not exist, but signed ones do."""
+    (model / "generation_config.json").write_text("{}")
+    tensorizer_ops.sign(model, key=signer.private)
+    uri, options = "s3://bucket/signed folder", s3.options()
+    tensorizer_ops.upload(model, uri, options=options)
+    with recorder(s3.port) as between:
+        between.answers = lambda request: DENIED if "generation" in request.path else None
+        options |= signer.options | {"s3_endpoint": f"http://127.0.0.1:{between.port}"}
+        with pytest.raises(PermissionError, match=r"generation_config\.json"):
+            tensorizer_ops.hf.fetch(uri, model.parent / "copy", options=options)
+
+
+@pytest.fixture
+def two(llama: tuple[Path, Any], signer: Signer) -> tuple[Path, Path]:
+    """Two models in folders that were signed by the same key."""
+    first, model = llama
+    (first / "chat_template.jinja").write_text("of the first")
+    second = first.parent / "second"
+    for parameter in model.parameters():
+        parameter.data.add_(1)
+    tensorizer_ops.hf.save_pretrained(model, second)
+    for folder in (first, second):
+        tensorizer_ops.sign(folder, key=signer.private)
+    return first, second
+
+
+def own_bundle(folder: Path, *names: str, of: Path | None = None) -> None:
+    """Give files the bundle of all, under the name of the bundle of one."""
+    for name in names:
+        (folder / f"{name}.sig").write_bytes(((of or folder) / "model.sig").read_bytes())
+
+
+def test_files_of_a_folder_are_of_one_model(two: tuple[Path, Path], signer: Signer) -> None:
+    """Nobody can take a file away, or replace it by one of another model, by moving bundles."""
+    first, second = two
+    uses: list[Callable[..., object]] = [
+        tensorizer_ops.hf.from_pretrained,
+        lambda folder, **how: tensorizer_ops.hf.fetch(folder, folder.parent / "copy", **how),
+        tensorizer_ops.hf.tokenizer,
+    ]
+    root = trust.verify(first, policy=signer.options["trust"]).subject
+    own_bundle(first, "config.json", "model.tensors")
+    older = (second / "model.sig").read_bytes()
+    for name in ("chat_template.jinja", "generation_config.json", "model.sig"):
+        (first / name).unlink()
+    for use in uses:
+        for options in (signer.options, signer.options | {"subject": root}):
+            with pytest.raises(errors.Crypto, match=r"there is no 'model\.sig' in it"):
+                use(first, options=options)
+    (first / "model.sig").write_bytes(older)  # which does not list the template
+    for use in uses:
+        with pytest.raises(errors.HashMismatch, match="with the root digest"):
+            use(first, options=signer.options | {"subject": root})
+        with pytest.raises((errors.HashMismatch, FileNotFoundError)):
+            use(first, options=signer.options)
+    assert not (first.parent / "copy").exists()
+
+
+@pytest.mark.parametrize("place", ["here", "on a server"])
+def test_a_bundle_of_the_folder_above(
+    two: tuple[Path, Path], signer: Signer, web: Web, place: str
+) -> None:
+    first, _ = two
+    (first / "model.sig").unlink()
+    above = first.parent / "above"
+    shutil.copytree(first, above / "a model")
+    (above / "config.json").write_text("{}")
+    tensorizer_ops.sign(above, key=signer.private)
+    where = web.root / "above"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(above, where)
+    uri = where / "a model" if place == "here" else web.url("above/a%20model")
+    bundle = where / "model.sig" if place == "here" else web.url("above/model.sig")
+    options = signer.options | {"signature": str(bundle)}
+    assert tensorizer_ops.hf.from_pretrained(uri, options=options)
+    target = first.parent / "target"
+    copied = tensorizer_ops.download(uri, target, options=options)
+    assert {each.name for each in copied} == {path.name for path in first.iterdir()}
+    (where / "a model" / "generation_config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"generation_config\.json"):
+        tensorizer_ops.hf.from_pretrained(uri, options=options)
+
+
+@pytest.mark.parametrize("place", ["here", "on a server"])
+@pytest.mark.parametrize("name", ["elsewhere/model.sig", "first.sig"])
+def test_a_bundle_elsewhere(
+    two: tuple[Path, Path], signer: Signer, web: Web, place: str, name: str
+) -> None:
+    first, second = two
+    (first / "model.sig").unlink()
+    (first.parent / "elsewhere").mkdir()
+    bundle = first.parent / name
+    subject = tensorizer_ops.sign(first, key=signer.private, signature=bundle)
+    uri: Path | str = first
+    where = first
+    if place == "on a server":
+        where = web.root / "signed elsewhere"
+        shutil.rmtree(where, ignore_errors=True)
+        shutil.copytree(first, where)
+        uri = web.url("signed%20elsewhere/")
+    policy = signer.options["trust"]
+    options = signer.options | {"signature": str(bundle)}
+    found = trust.verify(uri, policy=policy, signature=bundle)
+    assert found.subject == subject
+    assert found.files == sorted(path.name for path in first.iterdir())
+    assert tensorizer_ops.hf.from_pretrained(uri, options=options)
+    copied = tensorizer_ops.download(uri, first.parent / "target", options=options)
+    assert [each.name for each in copied] == found.files
+    if place == "here":
+        weights = {"uri": str(first), "options": options}
+        assert dict(serving.weights(serving.Settings(weights), ""))
+        done = run("verify", first, "--trust", signer.public, "--signature", bundle)
+        assert done.returncode == 0, done.stderr
+        above = options | {"signed_folder": str(first.parent)}
+        with pytest.raises(errors.Crypto, match="its bundle lists no files that are in it"):
+            tensorizer_ops.hf.from_pretrained(uri, options=above)
+    # Another folder has other files.
+    with pytest.raises(FileNotFoundError, match=r"chat_template\.jinja"):
+        trust.verify(second, policy=policy, signature=bundle, ignore_unsigned_files=True)
+    (where / "vocabulary").write_bytes((first / "config.json").read_bytes())
+    if place == "here":
+        with pytest.raises(errors.Crypto, match="files that are not signed, such as 'vocabulary'"):
+            trust.verify(uri, policy=policy, signature=bundle)
+    (where / "config.json").write_bytes((first / "generation_config.json").read_bytes())
+    for use in (trust.verify, tensorizer_ops.hf.from_pretrained):
+        given = {"policy": policy, "signature": bundle, "ignore_unsigned_files": True}
+        with pytest.raises(errors.HashMismatch, match=r"config\.json"):
+            use(uri, **(given if use is trust.verify else {"options": options}))
+    (where / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        trust.verify(uri, policy=policy, signature=bundle, ignore_unsigned_files=True)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_folders_that_are_spelled_otherwise(
+    two: tuple[Path, Path],
+    signer: Signer,
+    web: Web,
+    pinned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names count from the same folder, and all of its files must be there."""
+    first, _ = two
+    inner = web.root / "top" / "sub"
+    shutil.rmtree(inner.parent, ignore_errors=True)
+    shutil.copytree(first, inner)
+    bundle = first.parent / "elsewhere.sig"
+    subject = tensorizer_ops.sign(inner.parent, key=signer.private, signature=bundle)
+    options = signer.options | {"signature": str(bundle)} | ({"subject": subject} if pinned else {})
+    monkeypatch.chdir(inner)
+    spelled = [
+        ("../../top/sub", "../../top"),
+        (inner, f"/{inner.parent}"),
+        (web.url("top/sub"), web.url("t%6fp/").replace("http://", "HTTP://user@")),
+    ]
+    for uri, folder in spelled:
+        assert tensorizer_ops.hf.from_pretrained(uri, options=options | {"signed_folder": folder})
+    (inner / "generation_config.json").unlink()
+    for uri, folder in spelled:
+        with pytest.raises(FileNotFoundError, match=r"generation_config\.json"):
+            tensorizer_ops.hf.from_pretrained(uri, options=options | {"signed_folder": folder})
+    with pytest.raises(errors.Crypto, match="it is not in the folder that was signed"):
+        tensorizer_ops.hf.from_pretrained(inner, options=options | {"signed_folder": str(first)})
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_folder_that_is_given_with_dots(
+    two: tuple[Path, Path], signer: Signer, pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two
+    bundle = first.parent / "elsewhere.sig"
+    # The folder has a model.sig already, which is not signed again.
+    subject = tensorizer_ops.sign(first, key=signer.private, signature=bundle)
+    monkeypatch.chdir(second)
+    folder = f"../{first.name}"
+    options = signer.options | {"signature": str(bundle)} | ({"subject": subject} if pinned else {})
+    assert trust.verify(folder, policy=options["trust"], signature=bundle).subject == subject
+    assert tensorizer_ops.hf.from_pretrained(folder, options=options)
+    copied = tensorizer_ops.download(folder, first.parent / "target", options=options)
+    assert "model.sig" not in [each.name for each in copied]
+
+
+def test_a_bundle_of_no_file_of_the_folder(two: tuple[Path, Path], signer: Signer) -> None:
+    first, second = two
+    above = first.parent / "above"
+    shutil.copytree(first, above / "first")
+    shutil.copytree(second, above / "second")
+    bundle = above / "model.sig"
+    with pytest.raises(ValueError, match=r"'model.sig' in a folder above '.*' is that of all"):
+        tensorizer_ops.sign(above / "first", key=signer.private, signature=bundle)
+    tensorizer_ops.sign(above, key=signer.private, ignore=["second"])
+    policy = signer.options["trust"]
+    for ignore in (False, True):
+        found = trust.verify(
+            above / "first", policy=policy, signature=bundle, ignore_unsigned_files=ignore
+        )
+        assert "config.json" in found.files
+        with pytest.raises(errors.Crypto, match="its bundle lists no files that are in it"):
+            trust.verify(
+                above / "second", policy=policy, signature=bundle, ignore_unsigned_files=ignore
+            )
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_server_loads_no_other_file_of_a_folder(
+    tmp_path: Path, signer: Signer, web: Web, pinned: bool
+) -> None:
+    """Another file of the folder, or of another model, does not take its place."""
+    where = web.root / "of a server"
+    shutil.rmtree(where, ignore_errors=True)
+    for folder in (where, tmp_path / "other"):
+        for name in ("model.tensors", "model.safetensors"):
+            tensorizer_ops.save(folder / name, {"w": torch.full((3,), len(name + folder.name))})
+        tensorizer_ops.sign(folder, key=signer.private)
+    root = trust.verify(where, policy=signer.options["trust"]).subject
+    options = signer.options | ({"subject": root} if pinned else {})
+
+    def load() -> dict[str, torch.Tensor]:
+        settings = serving.Settings({"uri": web.url("of%20a%20server"), "options": options})
+        return dict(serving.weights(settings, ""))
+
+    assert_same(load(), tensorizer_ops.load(where / "model.tensors"))
+    (where / "model.tensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.tensors"):
+        load()
+    shutil.copy(tmp_path / "other" / "model.tensors", where)
+    own_bundle(where, "model.tensors", of=tmp_path / "other")
+    with pytest.raises(errors.HashMismatch, match="are not those that the key"):
+        load()
+
+
+def read_with_dcp(place: Path | str, signer: Signer) -> None:
+    checkpoint.HuggingFaceStorageReader(place, options=signer.options).read_metadata()
+
+
+def read_with_server(place: Path | str, signer: Signer) -> None:
+    settings = serving.Settings({"uri": str(place), "options": signer.options})
+    list(serving.weights(settings, ""))
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
+def test_a_folder_gives_no_other_model(
+    tmp_path: Path, signer: Signer, web: Web, read: Callable[[Path | str, Signer], None]
+) -> None:
+    """Neither another one that is signed in it, nor one with a bundle of its own."""
+    where = web.root / "one model"
+    shutil.rmtree(where, ignore_errors=True)
+    for folder in (where, tmp_path / "other"):
+        tensors = {"v": torch.ones(3), "w": torch.full((3,), len(folder.name))}
+        tensorizer_ops.save(folder / "model.safetensors", tensors, options={"max_shard_size": 20})
+        tensorizer_ops.save(folder / "consolidated.safetensors", {"w": torch.zeros(3)})
+        tensorizer_ops.sign(folder, key=signer.private)
+    places = (where, web.url("one%20model"))
+    for place in places:
+        read(place, signer)
+    shards = list(where.glob("model*safetensors*"))
+    for file in shards:
+        file.unlink()
+    for place in places:
+        with pytest.raises(FileNotFoundError):
+            read(place, signer)
+    for file in shards:
+        shutil.copy(tmp_path / "other" / file.name, where)
+        own_bundle(where, file.name, of=tmp_path / "other")
+    for place in places:
+        with pytest.raises(errors.HashMismatch, match="are not those that the key"):
+            read(place, signer)
+
+
+@pytest.mark.parametrize("reading", [hugging_face, serving])
+def test_a_signed_file_that_is_taken_away_after_the_check(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, reading: Any
+) -> None:
+    """Another one of the same bundle does not take its place."""
+    folder = tmp_path / "model"
+    for name in ("model.safetensors", "adapter.safetensors"):
+        options = {"max_shard_size": 20} if name.startswith("model") else {}
+        tensors = {"v": torch.ones(3), "w": torch.ones(3)}
+        tensorizer_ops.save(folder / name, tensors, options=options)
+    tensorizer_ops.sign(folder, key=signer.private)
+    find = reading.model_of
+
+    def take_away(*given: Any) -> Any:
+        found = find(*given)
+        for file in folder.glob("model-*"):
+            file.unlink()
+        (folder / "model.safetensors.index.json").unlink()
+        return found
+
+    monkeypatch.setattr(reading, "model_of", take_away)
+    read = read_with_dcp if reading is hugging_face else read_with_server
+    with pytest.raises(FileNotFoundError, match=r"index\.json"):
+        read(folder, signer)
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
+def test_a_folder_that_was_a_file(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
+) -> None:
+    """What a server first has as a file has no other model in it a moment later."""
+    file = tmp_path / "model.safetensors"
+    tensorizer_ops.save(file, {"w": torch.ones(3)})
+    tensorizer_ops.sign(file, key=signer.private)
+
+    def answer(asked: Asked) -> None:
+        if asked.path == "/model" and len(asked.server.asked) == 1:
+            asked.say("200 OK", b"a file")
+        elif asked.path in ("/model/model.safetensors", "/model/model.safetensors.sig"):
+            asked.say_range((tmp_path / asked.path.rpartition("/")[2]).read_bytes())
+        else:
+            asked.say("404 Not Found")
+
+    with scripted(answer) as server, pytest.raises(errors.Crypto, match="it is not signed"):
+        read(server.url("model"), signer)
+
+
+def verify_folder(place: Path | str, signer: Signer) -> None:
+    trust.verify(place, policy=signer.options["trust"])
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server, verify_folder])
+def test_a_signed_folder_in_the_place_of_a_file(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
+) -> None:
+    folder = tmp_path / "model.tensors"
+    for name in ("x.tensors", "shard-00001-model-00001-of-00001.safetensors"):
+        tensorizer_ops.save(folder / name, {"w": torch.ones(3)})
+    tensorizer_ops.sign(folder.rename(tmp_path / "m"), key=signer.private)
+    (tmp_path / "m").rename(folder)
+    with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
+        read(folder, signer)
+
+
+@pytest.mark.parametrize("taken", ["one", "another's"])
+def test_files_of_ranks_are_of_one_model(tmp_path: Path, signer: Signer, taken: str) -> None:
+    """No tensor is made of parts of two models."""
+    names = [f"shard-0000{rank}-model-00001-of-00001.safetensors" for rank in range(2)]
+    for model in ("old", "new"):
+        for rank, name in enumerate(names):
+            offsets = json.dumps({"w": {"saved_offsets": [2 * rank]}})
+            part = {"w": torch.full((2,), rank + 10 * (model == "new"))}
+            metadata = {"DCP_SHARDING_INFO": offsets}
+            tensorizer_ops.save(tmp_path / model / name, part, metadata=metadata)
+        tensorizer_ops.sign(tmp_path / model, key=signer.private)
+
+    reader = checkpoint.HuggingFaceStorageReader(tmp_path / "new", options=signer.options)
+    state = {"w": torch.zeros(4, dtype=torch.int64)}
+    torch.distributed.checkpoint.load(state, storage_reader=reader, no_dist=True)
+    assert state["w"].tolist() == [10, 10, 11, 11]
+    if taken == "one":
+        (tmp_path / "new" / names[1]).unlink()
+    else:
+        shutil.copy(tmp_path / "old" / names[1], tmp_path / "new")
+        own_bundle(tmp_path / "new", names[1], of=tmp_path / "old")
+    with pytest.raises(FileNotFoundError if taken == "one" else errors.HashMismatch):
+        reader.read_metadata()
+
+
+def test_files_of_a_server_are_of_one_model(tmp_path: Path, signer: Signer) -> None:
+    for name, value in (("old", 1), ("new", 2)):
+        for file in "ab":
+            tensorizer_ops.save(
+                tmp_path / name / f"{file}.tensors", {file: torch.full((3,), value)}
+            )
+        tensorizer_ops.sign(tmp_path / name, key=signer.private)
+    folder = tmp_path / "new"
+
+    def load() -> dict[str, torch.Tensor]:
+        settings = serving.Settings({"uri": str(folder), "options": signer.options})
+        return dict(serving.weights(settings, ""))
+
+    assert {name: tensor[0].item() for name, tensor in load().items()} == {"a": 2, "b": 2}
+    content = (folder / "b.tensors").read_bytes()
+    (folder / "b.tensors").write_bytes((tmp_path / "old" / "b.tensors").read_bytes())
+    own_bundle(folder, "b.tensors", of=tmp_path / "old")
+    with pytest.raises(errors.HashMismatch, match="are not those that the key"):
+        load()
+    (folder / "b.tensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"b\.tensors"):
+        load()
+    (folder / "b.tensors").write_bytes(content)
+    own_bundle(folder, "a.tensors", "b.tensors")
+    (folder / "model.sig").unlink()
+    with pytest.raises(errors.Crypto, match=r"there is no 'model\.sig' in it"):
+        load()
+
+
+def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: Path) -> None:
+    folder, _ = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    where = web.root / "download"
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.copytree(folder, where)
+    (where / "code.py").write_text("import os")
+    (where / "SHA256SUMS").write_text("0" * 64 + "  code.py")
+    target = tmp_path / "target"
+    copied = tensorizer_ops.download(web.url("download"), target, options=signer.options)
+    assert {each.name: each.checked.partition(",")[0] for each in copied} == {
+        path.name: "signature" for path in folder.iterdir()
+    }
+    assert trust.verify(target, policy=signer.options["trust"])
+    shutil.rmtree(target)
+    (where / "config.json").write_text("{}")
+    with pytest.raises(errors.HashMismatch, match=r"config\.json"):
+        tensorizer_ops.download(web.url("download"), target, options=signer.options)
+    assert not (target / "config.json").exists()
+
+
+def test_a_download_with_folders(model: Path, signer: Signer, tmp_path: Path) -> None:
+    """A copy of the bundle in a folder says nothing about the files there."""
+    (model / "a").mkdir()
+    tensorizer_ops.save(model / "a" / "m.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(model, key=signer.private)
+    tensorizer_ops.download(model, tmp_path / "copy", options=signer.options)
+    copied = tmp_path / "copy" / "a" / "m.tensors"
+    assert copied.read_bytes() == (model / "a" / "m.tensors").read_bytes()
+    for name in ("m.tensors", "model.sig"):
+        shutil.copy(model / name, model / "a")
+    with pytest.raises(errors.HashMismatch, match="and the key"):
+        tensorizer_ops.download(model, tmp_path / "again", options=signer.options)
+    assert not (tmp_path / "again" / "a" / "m.tensors").exists()
+
+
+@pytest.mark.parametrize("change", ["another", "no bundle", "endless"])
+def test_a_bundle_that_changes_during_a_download(
+    tmp_path: Path, model: Path, signer: Signer, change: str
+) -> None:
+    """The copy of the bundle is the one that was checked."""
+    other = tmp_path / "other"
+    tensorizer_ops.save(other / "m.tensors", {"w": torch.ones(3)})
+    for folder in (model, other):
+        tensorizer_ops.sign(folder, key=signer.private)
+    reads, right = 0, 1000
+
+    def answer(asked: Asked) -> None:
+        nonlocal reads
+        name = asked.path.rpartition("/")[2]
+        folder = model
+        if name == "model.sig":
+            reads += 1
+            if reads > right:
+                if change == "endless":
+                    asked.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+                    asked.never_end(bytes(1 << 20))
+                    return
+                folder = other
+        if not (folder / name).exists():
+            asked.say("404 Not Found")
+            return
+        content = (folder / name).read_bytes()
+        if folder is other and change == "no bundle":
+            content = b"no bundle"
+        asked.say_range(content) if "range" in asked.headers else asked.say("200 OK", content)
+
+    kinds = {"another": errors.HashMismatch, "no bundle": errors.InvalidFormat}
+    with scripted(answer) as server:
+        # How often the bundle is read before it is copied.
+        tensorizer_ops.download(server.url("model"), tmp_path / "right", options=signer.options)
+        reads, right = 0, reads - 1
+        with pytest.raises(kinds.get(change, errors.InvalidFormat)):
+            tensorizer_ops.download(server.url("model"), tmp_path / "copy", options=signer.options)
+    assert not [path for path in (tmp_path / "copy").iterdir() if "model.sig" in path.name]
+
+
+def test_copies_and_saves_take_options_of_loads(
+    llama: tuple[Path, Any], signer: Signer, tmp_path: Path
+) -> None:
+    """What is written is signed afterwards. Files that are replaced are not written to."""
+    folder, model = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    tensorizer_ops.upload(folder, tmp_path / "uploaded", options=signer.options)
+    saved = tmp_path / "saved"
+    tensorizer_ops.hf.save_pretrained(model, saved, options=signer.options)
+    other = tmp_path / "other.json"
+    other.write_text("of somebody else")
+    target = tmp_path / "fetched"
+    target.mkdir()
+    (target / "config.json").symlink_to(other)
+    tensorizer_ops.hf.fetch(tmp_path / "uploaded", target, options=signer.options)
+    assert other.read_text() == "of somebody else"
+    assert (target / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+
+
+def test_links_in_the_cache_of_the_hub(tmp_path: Path, model: Path, signer: Signer) -> None:
+    """They lead to the blobs of the same model, which count as files."""
+    repository = tmp_path / "hub" / "models--example--m"
+    snapshot, blobs = repository / "snapshots" / "0123abcd", repository / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for path in model.glob("*.*"):
+        content = path.read_bytes()
+        blob = blobs / hashlib.sha256(content).hexdigest()
+        blob.write_bytes(content)
+        (snapshot / path.name).symlink_to(os.path.relpath(blob, snapshot))
+    root = tensorizer_ops.sign(snapshot, key=signer.private)
+    found = trust.verify(snapshot, policy=signer.options["trust"])
+    assert found.subject == root
+    assert "m.tensors" in found.files
+    for file in ("m.tensors", "m.safetensors.index.json"):
+        assert "scale" in tensorizer_ops.load(snapshot / file, options=signer.options)
+    blob = (snapshot / "m.tensors").resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
+        tensorizer_ops.load(snapshot / "m.tensors", options=signer.options)
+    for elsewhere in (tmp_path / "keys" / "release.pub", tmp_path / "hub" / "blobs" / "0"):
+        (snapshot / "link.json").unlink(missing_ok=True)
+        (snapshot / "link.json").symlink_to(elsewhere)
+        with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
+            tensorizer_ops.sign(snapshot, key=signer.private)
