@@ -13,6 +13,7 @@ from tensorizer_ops._attest.compared import (
     Comparing,
     Difference,
     compared,
+    usable,
 )
 from tensorizer_ops._attest.kept import Kept, hidden
 from tensorizer_ops._attest.watch import Watch
@@ -69,6 +70,10 @@ def attest(
             return _attest_names(model, reader)
         if not isinstance(model, torch.nn.Module):
             raise errors.InvalidArgument("model= must be a module if load_weights= is given")
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise errors.InvalidArgument(
+                "model= has a ScriptModule, which load_weights= cannot fill: give none"
+            )
         watch = Watch(model, _state_of(model), set(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
@@ -79,14 +84,14 @@ def _attest_names(
     model: torch.nn.Module | Mapping[str, torch.Tensor], reader: Reader
 ) -> Attestation:
     """Compare each tensor with the one of its name in the file."""
+    found = Attestation([], {}, {})
     if isinstance(model, torch.nn.Module):
-        model = _state_of(model)
+        model = usable(_state_of(model), found)
     if not isinstance(model, Mapping):
         raise wrong("model", model, "a module or a dict of tensors")
     given = dict(model)
     plain = plain_tensors(given, given.values(), shards=True, done="compared")
     tensors = dict(zip(given, plain, strict=True))
-    found = Attestation([], {}, {})
     seen = set()
     comparisons: dict[str, tuple[torch.Tensor, Callable[[], Difference | None]]] = {}
     with Comparing() as comparing:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch.nn.parameter import is_lazy
 
+from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.savable import held
 from tensorizer_ops._front.reader import Reader
@@ -39,6 +41,19 @@ class Attestation:
     def equal(self) -> bool:
         """Whether there are tensors, all were compared, and none differs."""
         return bool(self.compared) and not self.different and not self.not_compared
+
+
+def usable(tensors: Mapping[str, torch.Tensor], found: Attestation) -> dict[str, torch.Tensor]:
+    """Return the tensors, without other values of a ``state_dict()``."""
+    kept = {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            found.not_compared[name] = f"it is {kind_of(tensor)}, and no tensor"
+        elif is_lazy(tensor):
+            found.not_compared[name] = "it is not initialized until its module runs"
+        else:
+            kept[name] = tensor
+    return kept
 
 
 @dataclass

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -21,9 +20,9 @@ from tensorizer_ops._attest.compared import (
     Difference,
     difference,
     index_of,
+    usable,
 )
 from tensorizer_ops._attest.coverage import Layout, uncovered
-from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import Span, fills_storage, identity, is_plain, span, weak_storage
 from tensorizer_ops._front.serving import Weight
@@ -77,7 +76,7 @@ class Watch(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {})
-        self._tensors = _usable(tensors, self.attestation)
+        self._tensors = usable(tensors, self.attestation)
         self._stored = stored  # the names in the file
         self._data = {name: tensor.data for name, tensor in self._tensors.items()}
         self._comparing = Comparing()
@@ -262,19 +261,6 @@ class Watch(TorchDispatchMode):
             found = difference(expected, target.resolve_conj().resolve_neg())
             watched.add(target, "what the loader makes of the file", found)
         watched.parts.add(Layout.of(target))
-
-
-def _usable(tensors: Mapping[str, torch.Tensor], found: Attestation) -> dict[str, torch.Tensor]:
-    """Return the tensors, without other values of a ``state_dict()``."""
-    usable = {}
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            found.not_compared[name] = f"it is {kind_of(tensor)}, and no tensor"
-        elif is_lazy(tensor):
-            found.not_compared[name] = "it is not initialized until its module runs"
-        else:
-            usable[name] = tensor
-    return usable
 
 
 def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:

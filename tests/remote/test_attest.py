@@ -498,13 +498,23 @@ def test_what_has_no_elements_to_compare(tmp_path: Path, parts: Parts) -> None:
         }
     )
     extra.lazy = torch.nn.LazyLinear(3, bias=False)
-    found = attest(extra, tmp_path / "m.tensors", load_weights=extra.load_weights)
-    assert found.not_compared == {
-        "_extra_state": "it is dict, and no tensor",
-        "lazy.weight": "it is not initialized until its module runs",
-    }
+    for how in ({"load_weights": extra.load_weights}, {}):
+        found = attest(extra, tmp_path / "m.tensors", **how)
+        no_tensors = {name: why for name, why in found.not_compared.items() if "file" not in why}
+        assert no_tensors == {
+            "_extra_state": "it is dict, and no tensor",
+            "lazy.weight": "it is not initialized until its module runs",
+        }
     found = attest({"one": torch.empty(8, 8, device="meta")}, tmp_path / "m.tensors")
     assert found.not_compared == {"one": "it is on the meta device, and has no values"}
+
+
+def test_scripts(tmp_path: Path) -> None:
+    script = torch.jit.script(torch.nn.Linear(8, 8))
+    tensorizer_ops.save(tmp_path / "m.tensors", script.state_dict())
+    assert attest(script, tmp_path / "m.tensors").equal
+    with pytest.raises(ValueError, match="has a ScriptModule"):
+        attest(torch.nn.Sequential(script), tmp_path / "m.tensors", load_weights=list)
 
 
 def test_a_state_dict_with_other_tensors(tmp_path: Path) -> None:
