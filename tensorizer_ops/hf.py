@@ -275,7 +275,7 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
 
     folder = Folder(uri, options)
     with tempfile.TemporaryDirectory() as made:
-        here = None if folder.policy else folder.path
+        here = None if folder.policy is not None else folder.path
         place = here or fetch(uri, made, options=options)
         if not any(os.path.exists(os.path.join(place, name)) for name in files.TOKENIZER_FILES):
             raise errors.NotFound(f"{folder.label} has no tokenizer")

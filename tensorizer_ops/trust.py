@@ -16,6 +16,7 @@ import base64
 import datetime
 import json
 import os
+import stat
 import urllib.parse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ __all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
 _PIECE = 4 << 20
 # The type of what is signed.
 _PAYLOAD = "application/vnd.in-toto+json"
+_INDEX = ".safetensors.index.json"
 # At the top of a model.
 _NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github", BUNDLE)
 
@@ -140,7 +142,7 @@ def add_sigstore(
         raise ImportError(
             "bundles of Sigstore need the package sigstore: run `pip install sigstore`"
         ) from error
-    uri, given = to_uri(bundle), as_pairs(unsigned(for_loads(options)))
+    uri, given = to_uri(bundle), as_pairs(for_loads(options))
     label = repr(_core.without_secrets(uri))
     try:
         trusted = TrustedRoot.from_file(os.fspath(root))
@@ -151,7 +153,7 @@ def add_sigstore(
         wanted = policy.Identity(identity=identity, issuer=issuer)
         verifier = Verifier(trusted_root=trusted)
         kind, payload = verifier.verify_dsse(Bundle.from_json(text), wanted)
-    except (Error, ValueError) as error:
+    except Exception as error:  # of any kind, for a certificate that is damaged
         raise errors.Crypto(
             f"{label}: it is not a bundle of Sigstore by {identity!r} of {issuer!r}: {error}"
         ) from error
@@ -161,7 +163,7 @@ def add_sigstore(
         )
     _core.trust_checked(name, f"{identity} of {issuer}", payload)
     try:
-        _, subject, *_ = _core.open_signature(uri, f"named:{name}", given)
+        _, subject, *_ = _core.open_signature(uri, uri, f"named:{name}", given)
     except errors.Error:
         remove(name)
         raise
@@ -204,16 +206,23 @@ def verify(
         tensorizer_ops.errors.HashMismatch: a file was changed.
         FileNotFoundError: a file, or the bundle, is missing.
     """
-    place = _place_of(model, options)
-    plain = as_pairs(for_loads(options))
+    given = as_text(for_loads(options))
+    for option, argument in (("trust", "policy"), ("signature", "signature")):
+        if option in given:
+            raise errors.InvalidArgument(f"option {option!r} is for loads: give {argument}=")
+    place = _place_of(model, unsigned(given))
     if place.only is None:
         place.folder.refuse_name_of_file()
     bundle = place.bundle if signature is None else to_uri(signature)
     own = None if signature or place.only is None else place.only + SIGNATURE
     if own is not None and not place.folder.has(own):
         bundle = place.folder.below(BUNDLE)
-    signer, subject, shard_size, listed, ignored = _core.open_signature(bundle, policy, plain)
-    prefix, counted = place.folder.names_from(bundle) if place.only is None else ("", {})
+    signer, subject, shard_size, listed, ignored = _core.open_signature(
+        bundle, place.uri, policy, as_pairs(given)
+    )
+    prefix, counted = "", dict[str, str]()
+    if place.only is None:
+        prefix, counted = place.folder.names_from(bundle, given.get("signed_folder"))
     every = [name for name, _ in listed]
     names = [place.only] if place.only else place.folder.listed(prefix, every)
     folder = place.folder.path
@@ -222,17 +231,21 @@ def verify(
         found = _files_in(folder, [*_NEVER_SIGNED, *within(prefix, ignored), *inside])
         if shard_size:  # then empty files are not listed
             found = {name: path for name, path in found.items() if not _is_empty(path)}
-        if unsigned := [name for name in found if name not in names]:
+        if others := [name for name in found if name not in names]:
             raise errors.Crypto(
-                f"{place.folder.label} has files that are not signed, such as {unsigned[0]!r}: "
+                f"{place.folder.label} has files that are not signed, such as {others[0]!r}: "
                 "remove them, or give ignore_unsigned_files=True"
             )
-    signed = {"trust": policy, "signature": bundle, "subject": subject, **counted}
-    given = as_pairs(as_text(for_loads(options)) | signed)
+    if place.only is None and folder is not None:
+        for name in names:
+            _refuse_link(folder, os.path.join(folder, name), errors.Crypto, "put the file there")
+    given |= {"trust": policy, "signature": bundle, "subject": subject, **counted}
     access = _core.SharedAccess()
     piece = bytearray(_PIECE)
     for name in names:
-        source = _core.RemoteBytes(place.uri_of(name), given, 0, None, _PIECE, access, whole=True)
+        source = _core.RemoteBytes(
+            place.uri_of(name), as_pairs(given), 0, None, _PIECE, access, whole=True
+        )
         at = 0
         while count := source.read_into(at, piece):
             at += count
@@ -284,11 +297,11 @@ def sign(
         tensorizer_ops.errors.Crypto: the passphrase is missing or wrong.
     """
     check_names("ignore", ignore)
-    place = _place_of(model, options)
+    place = _place_of(model, unsigned(for_loads(options)))
     target = place.bundle if signature is None else to_uri(signature)
     left_out = dict.fromkeys([*_NEVER_SIGNED, *ignore])
     folder = place.folder.path
-    if place.only is None and place.folder.names_from(target)[0]:
+    if place.only is None and place.folder.names_from(target, None)[0]:
         raise errors.InvalidArgument(
             f"signature: {BUNDLE!r} in a folder above {place.folder.label} is that of all files "
             "there: give it another name"
@@ -310,11 +323,8 @@ def sign(
                 raise errors.InvalidArgument(
                     f"{path!r} cannot be signed: its name has a backslash, or is not UTF-8"
                 )
-            if os.path.islink(path) and not _is_in_cache_of_hub(folder, path):
-                raise errors.InvalidArgument(
-                    f"{path!r} is a symbolic link, and may lead to other files later: put the file "
-                    "in its place, or leave it out with ignore="
-                )
+            advice = "put the file there, or leave it out with ignore="
+            _refuse_link(folder, path, errors.InvalidArgument, advice)
         files = {name: to_uri(Path(path)) for name, path in found.items()}
     if method == "files" and shard_size is not None:
         raise errors.InvalidArgument('shard_size is for method="shards"')
@@ -349,8 +359,17 @@ class _Place(NamedTuple):
         return self.folder.below(name) if self.only is None else self.uri
 
 
-def _place_of(model: Target, options: Options | None) -> _Place:
+def _place_of(model: Target, options: Options) -> _Place:
     """Find out whether a model is a folder or a file, and where its bundle is."""
+    place = _found_place(model, options)
+    if place.only is not None and place.only.lower().endswith(_INDEX):
+        raise errors.InvalidArgument(
+            f"{place.only!r} is the index of a model in several files: give their folder"
+        )
+    return place
+
+
+def _found_place(model: Target, options: Options) -> _Place:
     path = local_path(model)
     if path is not None and os.path.isdir(path):
         folder = Folder(model, options)
@@ -389,6 +408,11 @@ def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def _refuse_link(folder: str, path: str, kind: type[errors.Error], advice: str) -> None:
+    if os.path.islink(path) and not _is_in_cache_of_hub(folder, path):
+        raise kind(f"{path!r} is a symbolic link, and may lead to other files later: {advice}")
+
+
 def _is_in_cache_of_hub(folder: str, link: str) -> bool:
     """Return whether a link in ``models--NAME/snapshots/COMMIT`` leads to a file in ``blobs``."""
     snapshots, _ = os.path.split(os.path.realpath(folder))
@@ -404,7 +428,8 @@ def _is_text(name: str) -> bool:
 
 
 def _is_empty(path: str) -> bool:
-    return os.path.isfile(path) and os.path.getsize(path) == 0
+    found = os.lstat(path)  # what a link leads to may not stay empty
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def _pem_of(argument: str, given: Pem) -> str:

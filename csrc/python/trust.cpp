@@ -67,17 +67,23 @@ class Signing {
 nb::bytes read_bundle_bytes(const std::string& uri, const OptionList& options) {
   const std::vector<std::byte> bytes = run([&](Cancel& cancel) {
     const std::unique_ptr<Source> file =
-        open_bundle_file(uri, parse_load_options(options).source, cancel);
+        open_bundle_file(uri, uri, parse_load_options(options).source, cancel);
     return bundle_bytes(*file, cancel);
   });
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-// Returns what a bundle says, if somebody has signed it whom the policy trusts: the signer, the
-// root digest, the size of shards, the files with their sizes if these are known, and what is left
-// out.
-nb::tuple open_signature(const std::string& uri, const std::string& policy,
-                         const OptionList& options) {
+// Returns the option `trust`, if it is given. Throws as the loads with these options.
+std::optional<std::string> trust_in(const OptionList& options) {
+  std::string trust = run([&](Cancel& /*cancel*/) { return signed_options_in(options); }).trust;
+  return trust.empty() ? std::nullopt : std::optional(std::move(trust));
+}
+
+// Returns what the bundle of a file or folder says, if somebody has signed it whom the policy
+// trusts, for the model that the options may pin: the signer, the root digest, the size of shards,
+// the files with their sizes if these are known, and what is left out.
+nb::tuple open_signature(const std::string& uri, const std::string& signed_uri,
+                         const std::string& policy, const OptionList& options) {
   const Manifest manifest = run([&](Cancel& cancel) {
     if (!names_policy(policy)) {
       const bool is_name = policy.size() < 100 && policy.find('\n') == std::string::npos;
@@ -85,10 +91,12 @@ nb::tuple open_signature(const std::string& uri, const std::string& policy,
                   "the policy " + (is_name ? "is " + quote(policy) + ", and " : "") + "must be " +
                       kPolicyNames);
     }
-    const std::shared_ptr<const Policy> trusted = resolve_policy(policy);
+    SignedOptions wanted = options_from(options, &signed_options);
+    wanted.trust = policy;
+    const Policy trusted = policy_in(wanted);
     const std::unique_ptr<Source> file =
-        open_bundle_file(uri, parse_load_options(options).source, cancel);
-    return read_bundle(*file, *trusted, cancel);
+        open_bundle_file(uri, signed_uri, parse_load_options(options).source, cancel);
+    return read_bundle(*file, trusted, cancel);
   });
   std::vector<std::pair<std::string, std::optional<std::uint64_t>>> files;
   for (const ManifestFile& file : manifest.files) {
@@ -122,6 +130,7 @@ void define_trust(nb::module_& module) {
   });
   module.attr("MOST_BUNDLE_BYTES") = kMostBundleBytes;
   module.def("bundle_bytes", &read_bundle_bytes);
+  module.def("trust_in", &trust_in);
   module.def("open_signature", &open_signature);
   module.def("signed_path", &signed_path);
   nb::class_<Signing>(module, "Signing")

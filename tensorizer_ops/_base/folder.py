@@ -73,7 +73,7 @@ class Folder:
         given = for_loads(options)
         self._given = given
         self._plain = as_pairs(unsigned(given))
-        self.policy = given.get("trust")
+        self.policy = _core.trust_in(as_pairs(given))
         self._bundle = given.get("signature")
         self._listed: list[str] | None = None
         self._saves = as_pairs(for_saves(options))
@@ -106,7 +106,7 @@ class Folder:
 
     def refuse_name_of_file(self) -> None:
         """Raise if it may have been put in the place of a file that was signed under its name."""
-        if self.name.partition("?")[0].lower().endswith(_FILES):
+        if _has_name_of_file(self._place):
             raise errors.Crypto(
                 f"{self.label}: it is a folder with the name of a file, which nobody can have "
                 "signed under this name: with the option 'trust', give the path of a file in it"
@@ -122,7 +122,9 @@ class Folder:
             self.refuse_name_of_file()
             bundle = self._bundle or self.uri(BUNDLE)
             try:
-                _, root, _, files, _ = _core.open_signature(bundle, self.policy or "", self._plain)
+                found = _core.open_signature(
+                    bundle, self._place, self.policy or "", as_pairs(self._given)
+                )
             except FileNotFoundError as error:
                 if self._bundle:
                     raise
@@ -130,14 +132,10 @@ class Folder:
                     f"{self.label}: it is not signed: there is no {BUNDLE!r} in it, which lists "
                     "all of its files, and no option 'signature' names a bundle elsewhere"
                 ) from error
-            if (wanted := self._given.setdefault("subject", root)) != root:
-                raise errors.HashMismatch(
-                    f"{self.label}: its bundle is about another model, with the root digest "
-                    f"{root}, expected is {wanted}"
-                )
-            prefix, counted = self.names_from(bundle)
+            _, root, _, files, _ = found
+            prefix, counted = self.names_from(bundle, self._given.get("signed_folder"))
             # Not one that is beside a file, or in a folder in this one.
-            self._given.update(counted, signature=bundle)
+            self._given.update(counted, signature=bundle, subject=root)
             listed = self.listed(prefix, [name for name, _ in files])
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
@@ -145,24 +143,24 @@ class Folder:
     def check_bundle(self, path: str) -> None:
         """Raise for a copy of the bundle that is not the one that was read before."""
         wanted = self._given["subject"]
-        _, root, *_ = _core.open_signature(to_uri(Path(path)), self.policy or "", [])
+        _, root, *_ = _core.open_signature(to_uri(Path(path)), path, self.policy or "", [])
         if root != wanted:
             raise errors.HashMismatch(
                 f"{BUNDLE!r} in {self.label} is about another model than before, with the root "
                 f"digest {root}, expected is {wanted}: it was replaced meanwhile; try again"
             )
 
-    def names_from(self, bundle: str) -> tuple[str, dict[str, str]]:
+    def names_from(self, bundle: str, signed: str | None) -> tuple[str, dict[str, str]]:
         """Return what is in front of the names of files here in a bundle, and options of loads.
 
-        Names count from the option ``signed_folder``, else from here, wherever the bundle is;
-        unless it is the ``model.sig`` of a folder above.
+        Names count from the folder that was ``signed``, if that is given, else from here, wherever
+        the bundle is; unless it is the ``model.sig`` of a folder above.
         """
         here = _core.signed_path(self._place).rstrip("/") + "/"
-        if given := self._given.get("signed_folder"):
-            root = _core.signed_path(given).rstrip("/") + "/"
+        if signed:
+            root = _core.signed_path(signed).rstrip("/") + "/"
             if not here.startswith(root):
-                where = repr(_core.without_secrets(given))
+                where = repr(_core.without_secrets(signed))
                 raise errors.Crypto(
                     f"{self.label}: it is not in the folder that was signed, {where}"
                 )
@@ -341,9 +339,14 @@ def _has_no_folders(uri: str) -> bool:
     return uri.lower().startswith(_NO_FOLDERS)
 
 
+def _has_name_of_file(uri: str) -> bool:
+    path: str = _core.signed_path(uri)
+    return path.rstrip("/").lower().endswith(_FILES)
+
+
 def _is_file(uri: str, options: Options) -> bool:
     """Return whether a URI is that of a file, and not that of a folder on a server."""
-    if uri.partition("?")[0].endswith(_FILES) or _has_no_folders(uri):
+    if _has_name_of_file(uri) or _has_no_folders(uri):
         return True
     try:
         _core.RemoteBytes(uri, as_pairs(unsigned(options)), 0, 1, 1)

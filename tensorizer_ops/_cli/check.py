@@ -49,18 +49,18 @@ def verify(given: Namespace) -> int:
 
 def _checks(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
     if given.trust is not None:
-        return [_signature(uri, given, options)]
+        return [_signature(uri, policy_of(given.trust), given.signature, options)]
     found = _checkpoint(uri, given, options)
-    if not found or ("trust" in options and Folder(uri, unsigned(options)).has(BUNDLE)):
-        found.append(_file(uri, given, options))  # as lists of steps are not signed
-    return found
+    if found and "trust" in options and Folder(uri, unsigned(options)).has(BUNDLE):
+        # Somebody may have put a checkpoint, which is signed, beside a model that was changed.
+        others = {name: value for name, value in options.items() if name != "trust"}
+        found.append(_signature(uri, options["trust"], others.pop("signature", None), others))
+    return found or [_file(uri, given, options)]
 
 
-def _signature(uri: str, given: Namespace, options: dict[str, str]) -> _Check:
+def _signature(uri: str, policy: str, signature: str | None, options: dict[str, str]) -> _Check:
     def run() -> str:
-        found = trust.verify(
-            uri, policy=policy_of(given.trust), signature=given.signature, options=options
-        )
+        found = trust.verify(uri, policy=policy, signature=signature, options=options)
         files = f"{len(found.files)} file{'s' * (len(found.files) != 1)}"
         return safe(f"{uri}: {files}, signed by {found.signer}, root digest {found.subject}")
 

@@ -199,6 +199,8 @@ def _right_files(
     Raises for a file that is neither one of the folder nor one that an earlier download has
     written, unless it may be replaced.
     """
+    if folder.policy is not None:  # what a server says of its files, nobody has signed
+        return {}
     earlier = None if overwrite else _Sums.of(here)
     right: dict[str, str] = {}
     for name, digest in wanted.items():
@@ -243,9 +245,9 @@ def _receive(
         if folder.policy is not None and name == BUNDLE:
             folder.check_bundle(part)
         own = ["own hashes"] * _has_right_hashes(name, part, show)
-        # Without a hash, only the bytes themselves show whether a file was changed.
-        is_unknown = not (expected or overwrite) and os.path.isfile(path)
-        if is_unknown and not filecmp.cmp(part, path, shallow=False):
+        # Without a hash that was compared before, only the bytes show whether they are others.
+        is_unknown = not overwrite and (expected is None or folder.policy is not None)
+        if is_unknown and os.path.isfile(path) and not filecmp.cmp(part, path, shallow=False):
             raise _would_be_lost(path, folder)
         kept = [f"the server's {kind}"] * (expected is not None)
         kept += ["signature"] * (folder.policy is not None)

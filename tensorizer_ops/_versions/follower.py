@@ -24,8 +24,9 @@ from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, dig
 
 # Errors of a delta that cannot be applied to the target: another way may be there.
 _NO_WAY = (errors.InvalidFormat, errors.HashMismatch, errors.InvalidArgument, errors.IsADirectory)
-# The metadata of a delta with the digest of the model that it makes.
-_TARGET_KEY = "tensorizer_ops.delta.target"
+# The metadata of a delta, of which one has the digest of the model that it makes.
+_DELTA_KEY = "tensorizer_ops.delta"
+_TARGET_KEY = f"{_DELTA_KEY}.target"
 # How often files may be removed while they are about to be read.
 _MOST_REMOVED = 5
 
@@ -188,6 +189,8 @@ class _Follower:
                     self._check(entries[-1])
                 return
             except (*_NO_WAY, errors.Crypto) as error:
+                self._digest = None
+                _, whole = self._ways(entries)
                 if not whole:
                     raise
                 logger.warning("%s: all of the model is loaded", str(error))
@@ -220,9 +223,12 @@ class _Follower:
         return deltas, whole
 
     def _check(self, entry: Entry) -> None:
-        """Raise if a version, which the target is already, is not signed under its number."""
+        """Raise if a version, which the target is already, is not signed under its number.
+
+        Metadata of a file, which says how its tensors are nested, is not in the digest of a model.
+        """
         if entry.delta is not None:
-            self._delta_to(entry)
+            uri = self._delta_to(entry)
         else:
             assert entry.whole is not None
             uri = self._place.folder.uri(entry.whole)
@@ -230,6 +236,14 @@ class _Follower:
                 raise errors.HashMismatch(
                     f"{entry.whole!r} in {self._place.label} is not version {entry.number}"
                 )
+        if not self._is_file:
+            return
+        wanted = File(uri, self._place.loads).metadata()
+        wanted = {key: text for key, text in wanted.items() if not key.startswith(_DELTA_KEY)}
+        if File(self._target, self._target_loads).metadata() != wanted:
+            raise errors.HashMismatch(
+                f"the target has other metadata than version {entry.number} in {self._place.label}"
+            )
 
     def _delta_to(self, entry: Entry) -> str:
         """Return the URI of the delta to a version, after reading that it is one."""

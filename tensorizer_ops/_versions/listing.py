@@ -31,6 +31,7 @@ _KEY = "tensorizer_ops.versions"
 _FORMAT = 1
 _MOST = 10_000  # versions in a list
 _NAME = re.compile(r"[0-9]{8,19}-[0-9a-f]{16}(\.delta)?\.tensors")
+_DELTA = ".delta.tensors"
 _DIGEST = re.compile(r"v2:[0-9a-f]{64}")
 
 
@@ -225,6 +226,8 @@ def _checked(kind: Any, found: Mapping[str, Any]) -> Any:
     if isinstance(made, Entry) and not (
         # A name is signed with its file, so no file is taken for that of a later version.
         all(name.startswith(f"{made.number:08d}-") for name in made.files())
+        and (made.delta is None or made.delta.endswith(_DELTA))
+        and not (made.whole or "").endswith(_DELTA)
         and _DIGEST.fullmatch(made.digest)
         and min(made.number, made.delta_size, made.whole_size) >= 0
     ):

@@ -125,17 +125,23 @@ def test_lists_that_are_forged(root: Path, signer: Signer) -> None:
 
 
 def test_a_chain_beside_a_model(root: Path, signer: Signer) -> None:
-    """Its list does not hide that the model was changed."""
-    model = root / "model.safetensors"
-    tensorizer_ops.save(model, {"w": torch.ones(3)})
-    tensorizer_ops.sign(root, key=signer.private)
-    signed(root, signer, 1)
+    """It does not hide what else is in the folder, which may have been changed."""
     command = ("verify", "-o", f"trust=file:{signer.public}", root)
+    tensorizer_ops.save(root / "model.safetensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(root, key=signer.private)
     assert "model.safetensors: OK" in run(*command).stdout
-    content = bytearray(model.read_bytes())
-    content[-1] ^= 1
-    model.write_bytes(content)
-    assert "model.safetensors" in run(*command, status=1).stderr
+    signed(root, signer, 1)
+    assert "files that are not signed, such as" in run(*command, status=1).stderr
+
+
+def test_a_checkpoint_beside_a_model(root: Path, signer: Signer) -> None:
+    writer = checkpoint.TensorizerStorageWriter(root)
+    torch.distributed.checkpoint.save(state_of(1), storage_writer=writer, no_dist=True)
+    tensorizer_ops.sign(root, key=signer.private)
+    command = ("verify", "-o", f"trust=file:{signer.public}", root)
+    assert "checkpoint.tensors: OK" in run(*command).stdout
+    tensorizer_ops.save(root / "model.safetensors", {"w": torch.ones(3)})
+    assert "such as 'model.safetensors'" in run(*command, status=1).stderr
 
 
 def test_a_step_that_is_replaced_after_it_was_verified(

@@ -395,3 +395,39 @@ def test_a_list_that_is_no_file(place: Path, signer: Signer) -> None:
     os.mkfifo(place / FILE)
     with pytest.raises(errors.InvalidFormat, match="is no file"):
         next(follow(place, {}, patience=0, options=signer.options))
+
+
+@pytest.mark.parametrize("field", ["whole", "delta"])
+def test_a_delta_is_no_whole_model(
+    place: Path, signer: Signer, follower: Follower, field: str
+) -> None:
+    """Both are signed, and only their names say what they are."""
+    publish(place, range(1, 3), signer.private, whole_every=1)
+    last = list_of(place)["versions"][-1]
+    name = last["delta" if field == "whole" else "whole"]
+    digest = tensorizer_ops.digest(place / name, version=2)
+    nothing = {"delta": None, "whole": None, "whole_size": 0, "delta_size": 0}
+    forge(place, [last | nothing | {field: name, "digest": digest}])
+    with pytest.raises(errors.InvalidFormat, match="the list of versions is damaged"):
+        follower.now()
+
+
+@pytest.mark.parametrize("whole_every", [1, 9])
+def test_metadata_of_the_file_that_follows(
+    place: Path, signer: Signer, follower: Follower, tmp_path: Path, whole_every: int
+) -> None:
+    """It says how the tensors of a checkpoint are nested, and is in no digest of a model."""
+    state = tmp_path / "state.tensors"
+    with Publisher(place, sign=signer.private, whole_every=whole_every) as publisher:
+        for rate in (0.1, 0.2):
+            tensorizer_ops.checkpoint.save(state, {"w": torch.ones(3), "rate": rate})
+            publisher.publish(state, step=1)
+    assert follower.now() == [2]
+    assert follower.now() == [2]
+    metadata = tensorizer_ops.metadata(follower.file)
+    changed = {key: text.replace("0.2", "9.9") for key, text in metadata.items()}
+    assert changed != metadata
+    tensors = tensorizer_ops.load(follower.file, copy=True)
+    tensorizer_ops.save(follower.file, tensors, metadata=changed)
+    assert follower.now() == [2]
+    assert tensorizer_ops.checkpoint.load(follower.file)["rate"] == 0.2

@@ -226,6 +226,15 @@ def test_only_the_model_that_is_pinned(
         tensorizer_ops.load(model / "m.tensors", options=both)
     with pytest.raises(ValueError, match="are for loads with the option 'trust'"):
         tensorizer_ops.load(model / "m.tensors", options={"subject": newer})
+    for place in (model, model / "m.tensors"):
+        how = {"policy": signer.options["trust"], "signature": model / "model.sig"}
+        assert trust.verify(place, **how, options={"subject": newer.upper()}).subject == newer
+        with pytest.raises(errors.HashMismatch, match=older):
+            trust.verify(place, **how, options={"subject": older})
+    wrong = ("-o", f"subject={older}", model)
+    assert older in run("verify", "--trust", signer.public, *wrong, status=1).stderr
+    with pytest.raises(errors.HashMismatch, match=older):
+        tensorizer_ops.download(model, model / "copy", options=pinned)
     trust.remove("pinned")
     with pytest.raises(ValueError, match="there is no policy named"):
         tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
@@ -299,6 +308,22 @@ def test_whole_models_are_verified(model: Path, signer: Signer) -> None:
     (model / "config.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         trust.verify(model, policy=policy)
+
+
+@pytest.mark.parametrize("method", ["shards", "files"])
+def test_links_are_not_verified(model: Path, signer: Signer, tmp_path: Path, method: Any) -> None:
+    """What they lead to may change later."""
+    tensorizer_ops.sign(model, key=signer.private, method=method)
+    (tmp_path / "later").touch()
+    link = model / "template.jinja"
+    link.symlink_to(tmp_path / "later")
+    with pytest.raises(errors.Crypto, match=r"not signed, such as 'template\.jinja'"):
+        trust.verify(model, policy=signer.options["trust"])
+    link.unlink()
+    (model / "m.tensors").rename(tmp_path / "m.tensors")
+    (model / "m.tensors").symlink_to(tmp_path / "m.tensors")
+    with pytest.raises(errors.Crypto, match="is a symbolic link"):
+        trust.verify(model, policy=signer.options["trust"], ignore_unsigned_files=True)
 
 
 def test_links_are_not_signed(model: Path, signer: Signer) -> None:
@@ -424,10 +449,13 @@ def test_headers_stay_with_the_server_of_the_file(
         asked.say_range((model / asked.path[1:]).read_bytes(), ETag='"1"')
 
     with scripted(answer) as server, scripted(answer) as other:
-        bundle = {"signature": other.url("m.tensors.sig")}
-        tensorizer_ops.load(server.url(), options=signer.options | given | bundle)
-    assert [name for name in secrets if name in other.asked[0].headers] == sent
-    assert all(name in server.asked[0].headers for name in secrets)
+        uri, bundle = server.url("m.tensors"), other.url("m.tensors.sig")
+        tensorizer_ops.load(uri, options=signer.options | given | {"signature": bundle})
+        trust.verify(uri, policy=signer.options["trust"], signature=bundle, options=given)
+    for asked in other.asked:
+        assert [name for name in secrets if name in asked.headers] == sent
+    assert len(other.asked) > 1
+    assert all(name in asked.headers for name in secrets for asked in server.asked)
 
 
 def test_a_store(signer: Signer, tensors: dict[str, torch.Tensor], s3: S3) -> None:
@@ -464,6 +492,30 @@ def test_keys_in_the_place_of_their_names_are_not_shown(model: Path, signer: Sig
         with pytest.raises(ValueError, match="the name of a policy") as caught:
             use()
         assert pem.splitlines()[1][:20] not in str(caught.value)
+
+
+def test_a_folder_elsewhere_whose_uri_has_a_password(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    place = {"signature": str(model / "model.sig"), "signed_folder": "s3://key:hunter2@bucket/a"}
+    with pytest.raises(errors.Crypto, match="not in the folder that was signed") as caught:
+        tensorizer_ops.load(model / "m.tensors", options=signer.options | place)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_index_is_verified_with_its_files(model: Path, signer: Signer) -> None:
+    for name in ("m.safetensors.index.json", "M.Safetensors.Index.JSON"):
+        with pytest.raises(ValueError, match="the index of a model in several files: give their"):
+            trust.verify(model / name, policy=signer.options["trust"])
+        with pytest.raises(ValueError, match="the index of a model in several files: give their"):
+            tensorizer_ops.sign(model / name, key=signer.private)
+
+
+@pytest.mark.parametrize("option", ["trust", "signature"])
+def test_options_that_verify_has_as_arguments(model: Path, signer: Signer, option: str) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    options = {option: signer.options["trust"]}
+    with pytest.raises(ValueError, match=f"option '{option}' is for loads: give"):
+        trust.verify(model, policy=signer.options["trust"], options=options)
 
 
 def test_folders_that_are_nested_deeply(tmp_path: Path, signer: Signer) -> None:

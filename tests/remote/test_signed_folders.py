@@ -391,6 +391,18 @@ def verify_folder(place: Path | str, signer: Signer) -> None:
     trust.verify(place, policy=signer.options["trust"])
 
 
+def test_a_signed_folder_with_the_name_of_a_file_on_a_server(
+    tmp_path: Path, signer: Signer, web: Web
+) -> None:
+    shutil.rmtree(web.root / "wanted.tensors", ignore_errors=True)
+    tensorizer_ops.save(web.root / "wanted.tensors" / "model.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(web.root / "wanted.tensors", key=signer.private)
+    for name in ("wanted%2Etensors", "wanted.tensors?a=b", "Wanted.Tensors/"):
+        for read in (read_with_server, verify_folder):
+            with pytest.raises((errors.Crypto, ValueError, OSError)):
+                read(web.url(name), signer)
+
+
 @pytest.mark.parametrize("read", [read_with_dcp, read_with_server, verify_folder])
 def test_a_signed_folder_in_the_place_of_a_file(
     tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
@@ -477,6 +489,10 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
     with pytest.raises(errors.HashMismatch, match=r"config\.json"):
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
     assert not (target / "config.json").exists()
+    shutil.copy(folder / "config.json", where)
+    (target / "config.json").write_text("mine")
+    with pytest.raises(ValueError, match="would be lost"):
+        tensorizer_ops.download(web.url("download"), target, options=signer.options)
 
 
 def test_a_download_with_folders(model: Path, signer: Signer, tmp_path: Path) -> None:
@@ -492,6 +508,31 @@ def test_a_download_with_folders(model: Path, signer: Signer, tmp_path: Path) ->
     with pytest.raises(errors.HashMismatch, match="and the key"):
         tensorizer_ops.download(model, tmp_path / "again", options=signer.options)
     assert not (tmp_path / "again" / "a" / "m.tensors").exists()
+
+
+def test_a_server_that_says_that_the_files_here_are_right(
+    two: tuple[Path, Path], signer: Signer, tmp_path: Path
+) -> None:
+    """Nobody has signed that."""
+    first, second = two
+    here = tmp_path / "here"
+    tensorizer_ops.download(first, here, options=signer.options)
+
+    def answer(asked: Asked) -> None:
+        wanted = asked.path.rpartition("/")[2]
+        if not (second / wanted).exists():
+            return asked.say("404 Not Found", X_Error_Code="EntryNotFound")
+        content = (first if wanted == "model.sig" else second) / wanted
+        start = b"blob %d\0" % content.stat().st_size
+        digest = hashlib.sha1(start + content.read_bytes()).hexdigest()
+        asked.say_range((second / wanted).read_bytes(), ETag=f'"{digest}"', X_Repo_Commit="a")
+
+    with scripted(answer) as server:
+        options = {"hf_endpoint": server.url("").rstrip("/"), "force_http": "true"}
+        with pytest.raises(errors.HashMismatch, match=r"model\.sig.*than its server says"):
+            tensorizer_ops.download(
+                "hf://org/m", here, options=signer.options | options, overwrite=True
+            )
 
 
 @pytest.mark.parametrize("change", ["another", "no bundle", "endless"])

@@ -121,12 +121,22 @@ def other_log(bundle: dict[str, Any]) -> None:
     entry["inclusionProof"]["rootHash"] = base64.b64encode(bytes(32)).decode()
 
 
+def unknown_version(bundle: dict[str, Any]) -> None:
+    certificate = bundle["verificationMaterial"]["certificate"]
+    der = base64.b64decode(certificate["rawBytes"])
+    version = bytes.fromhex("a003020102")
+    assert version in der
+    der = der.replace(version, bytes.fromhex("a003020109"), 1)
+    certificate["rawBytes"] = base64.b64encode(der).decode()
+
+
 def no_bundle(bundle: dict[str, Any]) -> None:
     bundle.clear()
 
 
 @pytest.mark.parametrize(
-    "change", [without_entries, other_payload, other_time, other_log, no_bundle]
+    "change",
+    [without_entries, other_payload, other_time, other_log, unknown_version, no_bundle],
 )
 def test_bundles_that_were_changed(model: Model, change: Any) -> None:
     bundle = json.loads(model.bundle.read_text())

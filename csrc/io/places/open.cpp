@@ -202,34 +202,11 @@ std::string signed_path(const std::string& uri) {
   return percent_decoded(path).value_or(path);
 }
 
-namespace {
-
-// Returns the options for the bundle of a file, which may be on another server.
-SourceOptions options_of_bundle(const std::string& bundle, const std::string& uri,
-                                const SourceOptions& options) {
-  SourceOptions all = options;
-  all.begin = 0;
-  all.end = SourceOptions().end;
-  const bool same = folder_of(bundle) == folder_of(uri) && origin_of(bundle) == origin_of(uri);
-  if (!same && !is_local(uri)) all.given = for_other_servers(options.given);
-  return all;
-}
-
-}  // namespace
-
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel) {
   cancel.check();
-  const SignedOptions trusted = options_from(options.given, &signed_options);
-  if (trusted.trust.empty()) {
-    if (!trusted.signature.empty() || !trusted.signed_folder.empty() || trusted.subject ||
-        trusted.hash_first) {
-      throw Error(ErrorKind::InvalidArgument,
-                  "options 'signature', 'signed_folder', 'subject' and 'hash_first' are for loads "
-                  "with the option 'trust'");
-    }
-    return open_unsigned(uri, options, cancel);
-  }
+  const SignedOptions trusted = signed_options_in(options.given);
+  if (trusted.trust.empty()) return open_unsigned(uri, options, cancel);
   if (uri.starts_with("fd:")) {
     throw Error(ErrorKind::InvalidArgument,
                 quote(uri) +
@@ -237,17 +214,21 @@ std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions&
                     "that could be signed: give its path or URI");
   }
   const Neighbours neighbours{
-      [&](const std::string& bundle) {
-        return open_bundle_file(bundle, options_of_bundle(bundle, uri, options), cancel);
-      },
+      [&](const std::string& bundle) { return open_bundle_file(bundle, uri, options, cancel); },
       [&](const std::string& name) { return sibling_uri(uri, name, options.given); }, &signed_path};
   return signed_source(open_unsigned(uri, options, cancel), uri, trusted, options.access,
                        neighbours, cancel);
 }
 
-std::unique_ptr<Source> open_bundle_file(const std::string& uri, const SourceOptions& options,
-                                         Cancel& cancel) {
-  std::unique_ptr<Source> file = open_unsigned(uri, options, cancel);
+std::unique_ptr<Source> open_bundle_file(const std::string& uri, const std::string& signed_uri,
+                                         const SourceOptions& options, Cancel& cancel) {
+  SourceOptions own = options;
+  own.begin = 0;
+  own.end = SourceOptions().end;
+  const bool same =
+      folder_of(uri) == folder_of(signed_uri) && origin_of(uri) == origin_of(signed_uri);
+  if (!same && !is_local(signed_uri)) own.given = for_other_servers(options.given);
+  std::unique_ptr<Source> file = open_unsigned(uri, own, cancel);
   if (is_local(uri) && file->sequential()) {
     throw Error(ErrorKind::InvalidArgument,
                 file->label() + ": a bundle is a file, and this is a pipe, which may never end");

@@ -23,10 +23,11 @@ namespace tensorizer {
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,
                                     Cancel& cancel);
 
-// Opens a bundle, which need not be signed itself. Throws InvalidArgument for a pipe, to which
-// nobody may ever write; otherwise like open_source().
-std::unique_ptr<Source> open_bundle_file(const std::string& uri, const SourceOptions& options,
-                                         Cancel& cancel);
+// Opens the bundle of a file or folder, which need not be signed itself. The options are for
+// `signed_uri`: another server gets no headers with secrets of its server. Throws InvalidArgument
+// for a pipe, to which nobody may ever write; otherwise like open_source().
+std::unique_ptr<Source> open_bundle_file(const std::string& uri, const std::string& signed_uri,
+                                         const SourceOptions& options, Cancel& cancel);
 
 // Returns in which form the names that are signed count from a folder: an absolute path, or a URI
 // without parameters and escapes. It is the same for all ways to write one, except for ".." in

@@ -45,8 +45,8 @@ class JobBundle {
     if (name.starts_with(folder_)) {
       name.erase(0, folder_.size());
     } else if (is_given_) {
-      throw Error(ErrorKind::Crypto,
-                  label + ": it is not in the folder that was signed, " + quote(folder_, 4096));
+      throw Error(ErrorKind::Crypto, label + ": it is not in the folder that was signed, " +
+                                         quote(without_secrets(folder_), 4096));
     } else if (manifest_->files.size() == 1) {
       name = last_of(name);
     } else {
@@ -65,14 +65,7 @@ class JobBundle {
  private:
   void read(const std::string& uri, const SignedOptions& options, const Neighbours& neighbours,
             Cancel& cancel) {
-    Policy policy = *resolve_policy(options.trust);
-    if (options.subject) {
-      if (policy.subject && policy.subject != options.subject) {
-        throw Error(ErrorKind::InvalidArgument,
-                    "option 'subject' is another root digest than that of the policy");
-      }
-      policy.subject = options.subject;
-    }
+    const Policy policy = policy_in(options);
     const std::unique_ptr<Source> file = open(uri, options, neighbours);
     label_ = file->label();
     manifest_ = std::make_unique<const Manifest>(read_bundle(*file, policy, cancel));
@@ -137,6 +130,28 @@ std::vector<Option> signed_options(SignedOptions& options) {
   Option hash_first = bool_option("hash_first", options.hash_first);
   hash_first.use = OptionUse::Load;
   return {trust, signature, folder, subject, hash_first};
+}
+
+SignedOptions signed_options_in(const OptionList& given) {
+  SignedOptions options = options_from(given, &signed_options);
+  if (options.trust.empty() && (!options.signature.empty() || !options.signed_folder.empty() ||
+                                options.subject || options.hash_first)) {
+    throw Error(ErrorKind::InvalidArgument,
+                "options 'signature', 'signed_folder', 'subject' and 'hash_first' are for loads "
+                "with the option 'trust'");
+  }
+  return options;
+}
+
+Policy policy_in(const SignedOptions& options) {
+  Policy policy = *resolve_policy(options.trust);
+  if (!options.subject) return policy;
+  if (policy.subject && policy.subject != options.subject) {
+    throw Error(ErrorKind::InvalidArgument,
+                "option 'subject' is another root digest than that of the policy");
+  }
+  policy.subject = options.subject;
+  return policy;
 }
 
 std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {

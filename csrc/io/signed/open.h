@@ -30,6 +30,13 @@ struct SignedOptions {
 // Returns options that set the members of `options`. They keep a reference to it.
 std::vector<Option> signed_options(SignedOptions& options);
 
+// Returns these options of a load. Throws InvalidArgument for some that mean nothing without
+// `trust`.
+SignedOptions signed_options_in(const OptionList& given);
+
+// Returns the policy that the options name, which trusts the model only that they pin.
+Policy policy_in(const SignedOptions& options);
+
 // Other files than the one that is opened.
 struct Neighbours {
   // Opens a file, which need not be signed.
