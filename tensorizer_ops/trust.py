@@ -298,6 +298,8 @@ def sign(
     """
     check_names("ignore", ignore)
     place = _place_of(model, unsigned(for_loads(options)))
+    if not _is_text(place.name):
+        raise errors.InvalidArgument(f"{place.name!r} cannot be signed: its name is not UTF-8")
     target = place.bundle if signature is None else to_uri(signature)
     left_out = dict.fromkeys([*_NEVER_SIGNED, *ignore])
     folder = place.folder.path

@@ -132,7 +132,10 @@ void define_trust(nb::module_& module) {
   module.def("bundle_bytes", &read_bundle_bytes);
   module.def("trust_in", &trust_in);
   module.def("open_signature", &open_signature);
-  module.def("signed_path", &signed_path);
+  module.def("signed_path", [](const std::string& uri) {
+    const std::string path = signed_path(uri);  // which need not be UTF-8
+    return nb::steal<nb::str>(PyUnicode_DecodeFSDefaultAndSize(path.data(), std::ssize(path)));
+  });
   nb::class_<Signing>(module, "Signing")
       .def(nb::init<std::string, const std::vector<std::pair<std::string, std::string>>&,
                     std::optional<std::uint64_t>, std::vector<std::string>>(),

@@ -57,6 +57,13 @@ def test_tokenizers_that_are_none(tmp_path: Path) -> None:
     assert 5 in hf.tokenizer(words)("word")["input_ids"]
 
 
+def test_options_of_signatures_are_not_ignored(tmp_path: Path) -> None:
+    """Without a policy they would mean nothing, also where nothing is fetched."""
+    for options in ({"trust": ""}, {"subject": "0" * 64}, {"signature": "model.sig"}):
+        with pytest.raises(ValueError, match="option 'trust'"):
+            hf.tokenizer(tmp_path, options=options)
+
+
 def test_a_config_that_names_another_model(tmp_path: Path) -> None:
     """Transformers would fetch its config, and its weights, from the Hub."""
     folder = tmp_path / "m"

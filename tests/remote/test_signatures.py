@@ -363,6 +363,18 @@ def test_names_that_nobody_could_verify(model: Path, signer: Signer, name: bytes
         tensorizer_ops.sign(model, key=signer.private)
 
 
+def test_a_folder_whose_name_is_not_utf_8(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    folder = model.rename(os.fsdecode(os.fsencode(model.parent) + b"/\xff"))
+    found = trust.verify(folder, policy=signer.options["trust"])
+    assert "m.tensors" in found.files
+    tensorizer_ops.download(folder, model, options=signer.options)
+    assert trust.verify(model, policy=signer.options["trust"]) == found
+    for place in (folder, (folder / "m.tensors").rename(folder / os.fsdecode(b"\xff.tensors"))):
+        with pytest.raises(ValueError, match="its name is not UTF-8"):
+            tensorizer_ops.sign(place, key=signer.private)
+
+
 def test_commands(model: Path, signer: Signer) -> None:
     root = run("sign", model, "--key-file", signer.private).stdout.strip()
     done = run("verify", "--trust", signer.public, model)
