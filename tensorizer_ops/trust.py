@@ -212,7 +212,7 @@ def verify(
             raise errors.InvalidArgument(f"option {option!r} is for loads: give {argument}=")
     place = _place_of(model, unsigned(given))
     if place.only is None:
-        place.folder.refuse_name_of_file()
+        _core.refuse_name_of_file(place.uri)
     bundle = place.bundle if signature is None else to_uri(signature)
     own = None if signature or place.only is None else place.only + SIGNATURE
     if own is not None and not place.folder.has(own):
@@ -225,20 +225,14 @@ def verify(
         prefix, counted = place.folder.names_from(bundle, given.get("signed_folder"))
     every = [name for name, _ in listed]
     names = [place.only] if place.only else place.folder.listed(prefix, every)
-    folder = place.folder.path
-    if place.only is None and folder is not None and not ignore_unsigned_files:
-        inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
-        found = _files_in(folder, [*_NEVER_SIGNED, *within(prefix, ignored), *inside])
-        if shard_size:  # then empty files are not listed
-            found = {name: path for name, path in found.items() if not _is_empty(path)}
-        if others := [name for name in found if name not in names]:
-            raise errors.Crypto(
-                f"{place.folder.label} has files that are not signed, such as {others[0]!r}: "
-                "remove them, or give ignore_unsigned_files=True"
-            )
-    if place.only is None and folder is not None:
+    if place.only is None and (folder := place.folder.path) is not None:
         for name in names:
             _refuse_link(folder, os.path.join(folder, name), errors.Crypto, "put the file there")
+        if not ignore_unsigned_files:
+            inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
+            left_out = [*_NEVER_SIGNED, *within(prefix, ignored), *inside]
+            # Shards of an empty file are none.
+            _refuse_unsigned(folder, names, left_out, may_be_empty=shard_size > 0)
     given |= {"trust": policy, "signature": bundle, "subject": subject, **counted}
     access = _core.SharedAccess()
     piece = bytearray(_PIECE)
@@ -408,6 +402,18 @@ def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
                 else:
                     found[name] = entry.path
     return dict(sorted(found.items()))
+
+
+def _refuse_unsigned(
+    folder: str, names: Iterable[str], left_out: Iterable[str], *, may_be_empty: bool
+) -> None:
+    known = set(names)
+    for name, path in _files_in(folder, left_out).items():
+        if name not in known and not (may_be_empty and _is_empty(path)):
+            raise errors.Crypto(
+                f"{folder!r} has files that are not signed, such as {name!r}: remove them, or give "
+                "ignore_unsigned_files=True"
+            )
 
 
 def _refuse_link(folder: str, path: str, kind: type[errors.Error], advice: str) -> None:

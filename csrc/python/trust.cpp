@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "codec/hmac.h"
+#include "engine/open/open_model.h"
 #include "engine/options.h"
 #include "engine/rewrite/sign_files.h"
 #include "io/places/open.h"
@@ -130,6 +131,10 @@ void define_trust(nb::module_& module) {
   });
   module.attr("MOST_BUNDLE_BYTES") = kMostBundleBytes;
   module.def("bundle_bytes", &read_bundle_bytes);
+  module.def("has_name_of_file", &has_name_of_file);
+  module.def("refuse_name_of_file", [](const std::string& folder) {
+    run([&](Cancel& /*cancel*/) { refuse_name_of_file(folder); });
+  });
   module.def("trust_in", &trust_in);
   module.def("open_signature", &open_signature);
   module.def("signed_path", [](const std::string& uri) {

@@ -33,8 +33,6 @@ SIGNATURE = ".sig"
 # The suffixes of files with weights, and of indexes of several, in the order in which they are
 # looked for.
 _WEIGHTS = (".tensors", ".safetensors.index.json", ".safetensors")
-# The suffixes of which no folder to load has one.
-_FILES = (".tensors", ".safetensors", ".json")
 # The names that a model has in a folder on a server. The first that is there is loaded.
 _USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
 # The schemes of places without folders.
@@ -104,14 +102,6 @@ class Folder:
             self.signed_files()
         return self._given
 
-    def refuse_name_of_file(self) -> None:
-        """Raise if it may have been put in the place of a file that was signed under its name."""
-        if _has_name_of_file(self._place):
-            raise errors.Crypto(
-                f"{self.label}: it is a folder with the name of a file, which nobody can have "
-                "signed under this name: with the option 'trust', give the path of a file in it"
-            )
-
     def signed_files(self) -> list[str]:
         """Return the names of all files here that are signed, and of the bundle if it is here.
 
@@ -119,7 +109,7 @@ class Folder:
         they are together, and files could be missing.
         """
         if self._listed is None:
-            self.refuse_name_of_file()
+            _core.refuse_name_of_file(self._place)
             bundle = self._bundle or self.uri(BUNDLE)
             try:
                 found = _core.open_signature(
@@ -339,14 +329,9 @@ def _has_no_folders(uri: str) -> bool:
     return uri.lower().startswith(_NO_FOLDERS)
 
 
-def _has_name_of_file(uri: str) -> bool:
-    path: str = _core.signed_path(uri)
-    return path.rstrip("/").lower().endswith(_FILES)
-
-
 def _is_file(uri: str, options: Options) -> bool:
     """Return whether a URI is that of a file, and not that of a folder on a server."""
-    if _has_name_of_file(uri) or _has_no_folders(uri):
+    if _core.has_name_of_file(uri) or _has_no_folders(uri):
         return True
     try:
         _core.RemoteBytes(uri, as_pairs(unsigned(options)), 0, 1, 1)

@@ -397,7 +397,7 @@ def test_a_signed_folder_with_the_name_of_a_file_on_a_server(
     shutil.rmtree(web.root / "wanted.tensors", ignore_errors=True)
     tensorizer_ops.save(web.root / "wanted.tensors" / "model.tensors", {"w": torch.ones(3)})
     tensorizer_ops.sign(web.root / "wanted.tensors", key=signer.private)
-    for name in ("wanted%2Etensors", "wanted.tensors?a=b", "Wanted.Tensors/"):
+    for name in ("wanted%2Etensors", "wanted.tensors?a=b"):
         for read in (read_with_server, verify_folder):
             with pytest.raises((errors.Crypto, ValueError, OSError)):
                 read(web.url(name), signer)

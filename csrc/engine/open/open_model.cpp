@@ -90,11 +90,6 @@ std::string newer_of(const std::string& folder, const std::string& index, Cancel
                   quote(index, 4096) + ": open one of them by its name, and remove the other");
 }
 
-bool is_name_of_file(const std::string& uri) {
-  const std::string name = lower_case(signed_path(uri));
-  return name.ends_with(kTensorsSuffix) || name.ends_with(kSingleSuffix) || name.ends_with(".json");
-}
-
 [[noreturn]] void refuse_several(const std::string& folder, const std::vector<std::string>& files,
                                  const std::string& kind) {
   for (const std::string& file : files) {
@@ -163,7 +158,9 @@ class Opener {
       // It would keep the signature of a model that has been replaced since.
       shared_.access = std::make_shared<SharedAccess>();
       uri_ = file_of(given_, cancel_);
-      if (uri_ != given_) refuse_folder_as_file();
+      if (uri_ != given_ && !options_from(shared_.given, &signed_options).trust.empty()) {
+        refuse_name_of_file(given_);
+      }
       std::unique_ptr<Source> file = open_file(tries == kMostTries);
       if (!file) continue;
       if (!is_index(*file)) return file;
@@ -183,17 +180,6 @@ class Opener {
   }
 
  private:
-  // Throws if the file must be signed, and a folder has its name: the folder may have been put in
-  // the place of the file, with a file in it that was signed under another name.
-  void refuse_folder_as_file() const {
-    if (!is_name_of_file(given_)) return;
-    if (options_from(shared_.given, &signed_options).trust.empty()) return;
-    throw Error(ErrorKind::Crypto,
-                quote(given_, 4096) +
-                    ": it is a folder with the name of a file, which nobody can have signed under "
-                    "this name: with the option 'trust', give the path of a file in it");
-  }
-
   // Returns null if a file is gone that was found in a folder, unless this is the last try.
   std::unique_ptr<Source> open_file(bool is_last) {
     try {
@@ -216,7 +202,7 @@ class Opener {
     const std::size_t query = std::min(given_.find('?'), given_.size());
     std::string folder = given_.substr(0, query);
     while (folder.ends_with('/')) folder.pop_back();
-    if (is_name_of_file(folder)) return nullptr;
+    if (has_name_of_file(folder)) return nullptr;
     for (const char* name : kUsualNames) {
       std::string inside;
       try {
@@ -305,6 +291,19 @@ class Opener {
 };
 
 }  // namespace
+
+bool has_name_of_file(const std::string& uri) {
+  const std::string name = lower_case(signed_path(uri));
+  return name.ends_with(kTensorsSuffix) || name.ends_with(kSingleSuffix) || name.ends_with(".json");
+}
+
+void refuse_name_of_file(const std::string& folder) {
+  if (!has_name_of_file(folder)) return;
+  throw Error(ErrorKind::Crypto,
+              quote(without_secrets(signed_path(folder)), 4096) +
+                  ": it is a folder with the name of a file, which nobody can have signed under "
+                  "this name: with the option 'trust', give the path of a file in it");
+}
 
 std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& options,
                                    Cancel& cancel) {
