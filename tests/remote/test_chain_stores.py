@@ -19,7 +19,8 @@ from local_servers.web import Web
 from support.ranks import run_ranks
 from support.relay import away_after, reached_through, relay
 from support.signer import Signer
-from tensorizer_ops import errors
+import tensorizer_ops
+from tensorizer_ops import checkpoint, errors
 from tensorizer_ops.checkpoint import Chain
 
 TRIALS = int(os.environ.get("CHAIN_TRIALS", "10"))
@@ -167,3 +168,34 @@ def test_signed_steps_on_a_server(store: Store, tmp_path: Path) -> None:
     chain.prune(1)
     chain.save(4, state_of(4))
     assert store.names() == {"2", "3", "4"}
+
+
+SIGNED_RANKS = """
+from pathlib import Path
+from support.chain_faults import state_of, step_of
+from tensorizer_ops.checkpoint import Chain
+uri, options, key, trust = given
+options = json.loads(options)
+chain = Chain(uri, sign=Path(key), options=options)
+chain.save(1, state_of(1, size))
+trusting = options | {"trust": f"file:{trust}"}
+state = state_of(0, size)
+found = Chain(uri, options=trusting).load(state)
+report([found.step, step_of(state), Chain(uri, options=trusting).load(group=False).passed_over])
+"""
+
+
+@pytest.mark.parametrize("store", ["s3", "web"], indirect=True)
+def test_signed_steps_of_ranks_on_a_server(store: Store, tmp_path: Path) -> None:
+    """Each file of a step has a signature, and none is of its folder."""
+    signer = Signer(tmp_path)
+    given = (store.uri, json.dumps(store.options), signer.private, signer.public)
+    ranks = run_ranks(tmp_path / "ranks", SIGNED_RANKS, *given)
+    assert ranks.reports == [[1, 1, []]] * 4
+
+
+def test_a_signed_file_without_a_suffix(web: Web, tmp_path: Path) -> None:
+    signer = Signer(tmp_path)
+    checkpoint.save(web.root / "state", {"w": torch.ones(3)})
+    tensorizer_ops.sign(web.root / "state", key=signer.private)
+    assert checkpoint.load(web.url("state"), options=signer.options)["w"].sum() == 3
