@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+import tensorizer_ops
 from local_servers.azure_server import Azure
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3
@@ -19,7 +20,6 @@ from local_servers.web import Web
 from support.ranks import run_ranks
 from support.relay import away_after, reached_through, relay
 from support.signer import Signer
-import tensorizer_ops
 from tensorizer_ops import checkpoint, errors
 from tensorizer_ops.checkpoint import Chain
 
