@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.folder import SIGNATURE, Folder
 from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, opened, read, read_one
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._front.inspection import File
@@ -115,16 +116,36 @@ def _has_files_of_ranks(folder: Folder) -> bool:
 
 def remove_step(folder: Folder, entry: Entry) -> None:
     """Remove all files of a step. Removing it again does nothing."""
-    first, *others = entry.files()
-    folder.remove(first)
-    with ThreadPoolExecutor(_REQUESTS) as pool:
-        list(pool.map(folder.remove, others))
     if folder.path is not None and entry.ranks:
-        path = os.path.join(folder.path, entry.name)
+        _remove_folder(os.path.join(folder.path, entry.name), entry)
+        folder.remove(entry.lease)
+        return
+    names = entry.files()
+    folder.remove(next(names))
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        # Not all at once: anybody can write a list with a step of a million ranks.
+        while batch := list(islice(names, 8 * _REQUESTS)):
+            list(pool.map(folder.remove, batch))
+
+
+def _remove_folder(path: str, entry: Entry) -> None:
+    """Remove the files of a step that are in its folder, and the folder if no others are in it.
+
+    A link in the place of the folder is not followed: the files are others then.
+    """
+    ends = tuple(f"-{entry.file_id}.tensors{end}" for end in ("", SIGNATURE))
+    try:
+        place = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.rmdir(path)
-        except OSError as error:
-            # It is gone, or somebody has files in it.
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-                text = f"cannot remove {path!r}: {error.strerror}"
-                raise errors.FileError(error.errno, text) from error
+            there = [name for name in os.listdir(place) if name.startswith("rank-")]
+            for name in (FILE, FILE + SIGNATURE, *(n for n in there if n.endswith(ends))):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=place)
+        finally:
+            os.close(place)
+        os.rmdir(path)
+    except OSError as error:
+        # It is gone, or somebody has files in it.
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+            text = f"cannot remove {path!r}: {error.strerror}"
+            raise errors.FileError(error.errno, text) from error

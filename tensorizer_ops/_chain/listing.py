@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from typing import Any
 
 from tensorizer_ops import errors
@@ -27,6 +28,8 @@ FILES = (CHAIN, "chain-copy.tensors")
 NAME = re.compile(r"step-[0-9]{1,19}-[0-9a-f]{16}")
 _VERSION = 1
 _MOST = 100_000  # steps in a list
+_MOST_TEXT = 192 * _MOST  # a step takes 160 characters at most
+_END = 1 << 63  # of numbers
 # What a damaged file raises, or one that is not there.
 DAMAGE = (
     errors.HashMismatch,
@@ -68,8 +71,8 @@ class Entry:
 
     def files(self) -> Iterator[str]:
         """Yield the names of all files that it can have, first that which makes it a checkpoint."""
-        ranks = [f"{self.name}/rank-{rank}-{self.file_id}.tensors" for rank in range(self.ranks)]
-        for name in (self.file, *ranks):
+        ranks = (f"{self.name}/rank-{rank}-{self.file_id}.tensors" for rank in range(self.ranks))
+        for name in chain((self.file,), ranks):
             yield name
             yield name + SIGNATURE
         yield self.lease
@@ -91,6 +94,8 @@ class Listing:
 def understood(text: str, file: str) -> Listing:
     """Return the list in a text; raise ``errors.InvalidFormat`` for a damaged one."""
     try:
+        if len(text) > _MOST_TEXT:
+            raise ValueError(f"it has more than {_MOST_TEXT} characters")
         found = json.loads(text)
         version = found.pop("version")
         if version != _VERSION:
@@ -98,9 +103,12 @@ def understood(text: str, file: str) -> Listing:
         lists = {
             each.name: [_entry(one) for one in found[each.name]] for each in fields(Listing)[1:]
         }
-        if type(found["writes"]) is not int or sum(map(len, lists.values())) > _MOST:
+        writes = found["writes"]
+        if type(writes) is not int or not 0 <= writes < _END:
             raise ValueError("it has numbers that none has")
-        return Listing(found["writes"], **lists)
+        if sum(map(len, lists.values())) > _MOST:
+            raise ValueError(f"it has more than {_MOST} steps")
+        return Listing(writes, **lists)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise errors.InvalidFormat(f"{file}: the list of steps is damaged: {error}") from error
 
@@ -109,11 +117,14 @@ def _entry(found: Any) -> Entry:
     entry = Entry(**found)
     kinds = (int, str, int, float, bool)
     for each, kind in zip(fields(entry), kinds, strict=True):
-        if type(getattr(entry, each.name)) is not kind:
-            raise TypeError(f"{each.name} is {getattr(entry, each.name)!r:.100}")
+        value = getattr(entry, each.name)
+        if type(value) is not kind:
+            raise TypeError(f"{each.name} is {value!r:.100}")
+        if isinstance(value, (int, float)) and not 0 <= value < _END:
+            raise ValueError(f"{each.name} is {value!r:.100}")
     # The name is signed, and the number not.
     is_named = NAME.fullmatch(entry.name) and entry.name.startswith(f"step-{entry.step}-")
-    if not is_named or not 0 <= entry.ranks < _MOST * 10:
+    if not is_named or entry.ranks >= _MOST * 10:
         raise ValueError(f"a step is called {entry.name!r:.100}, of {entry.ranks} ranks")
     return entry
 

@@ -30,6 +30,8 @@ _FENCE = "fence"
 _KEY = "tensorizer_ops.versions"
 _FORMAT = 1
 _MOST = 10_000  # versions in a list
+_MOST_TEXT = 512 * _MOST  # a version takes 340 characters at most, an unlisted file 100
+_END = 1 << 63  # of numbers
 _NAME = re.compile(r"[0-9]{8,19}-[0-9a-f]{16}(\.delta)?\.tensors")
 _DELTA = ".delta.tensors"
 _DIGEST = re.compile(r"v2:[0-9a-f]{64}")
@@ -188,6 +190,8 @@ def _of_bytes(error: errors.Error) -> str:
 
 def _parsed(text: str, label: str) -> Listing:
     try:
+        if len(text) > _MOST_TEXT:
+            raise ValueError(f"it has more than {_MOST_TEXT} characters")
         found = json.loads(text)
         if found.pop("format") != _FORMAT:
             raise ValueError(f"this release reads lists of format {_FORMAT}")
@@ -220,16 +224,18 @@ def _checked(kind: Any, found: Mapping[str, Any]) -> Any:
         value = getattr(made, name)
         if isinstance(value, bool) or not isinstance(value, _KINDS[wanted]):
             raise TypeError(f"{name} is {value!r:.100}")
+        if isinstance(value, (int, float)) and not 0 <= value < _END:
+            raise ValueError(f"{name} is {value!r:.100}")
     for name in made.files() if isinstance(made, Entry) else [made.name]:
         if not _NAME.fullmatch(name):
             raise ValueError(f"a file is called {name!r:.100}")
     if isinstance(made, Entry) and not (
         # A name is signed with its file, so no file is taken for that of a later version.
-        all(name.startswith(f"{made.number:08d}-") for name in made.files())
+        made.files()
+        and all(name.startswith(f"{made.number:08d}-") for name in made.files())
         and (made.delta is None or made.delta.endswith(_DELTA))
         and not (made.whole or "").endswith(_DELTA)
         and _DIGEST.fullmatch(made.digest)
-        and min(made.number, made.delta_size, made.whole_size) >= 0
     ):
         raise ValueError(f"version {made.number} is not described")
     return made

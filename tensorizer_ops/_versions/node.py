@@ -142,10 +142,11 @@ class Node:
                     self._follow()
             except BlockingIOError:
                 pass  # another process follows
-            except (errors.Error, OSError) as error:
-                if str(error) != self._error:
-                    logger.warning("%s: trying again", str(error))
-                self._error = str(error)
+            except Exception as error:  # nobody would start the thread again
+                text = str(error) or repr(error)
+                if text != self._error:
+                    logger.warning("%s: trying again", text)
+                self._error = text
             self._stop.wait(self._interval)
 
     def _follow(self) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import tensorizer_ops
 from support.samples import same
 from tensorizer_ops import checkpoint, errors
 from tensorizer_ops._chain import lease
+from tensorizer_ops._chain.files import remove_step
+from tensorizer_ops._chain.listing import Entry
 from tensorizer_ops._dcp import one_process
 from tensorizer_ops.checkpoint import Chain
 
@@ -174,9 +177,14 @@ def test_no_list(tmp_path: Path) -> None:
         (lambda found: found["saved"][0].update(step="1"), "step is '1'"),
         (lambda found: found["saved"][0].update(more=1), "more"),
         (lambda found: found.update(writes=1.5), "numbers"),
+        (lambda found: found.update(writes=10**4300 - 1), "numbers"),
+        (lambda found: found.update(writes=-1), "numbers"),
+        (lambda found: found["saved"][0].update(since=float("nan")), "since is nan"),
+        (lambda found: found["saved"][0].update(ranks=-1), "ranks is -1"),
+        (lambda found: found.update(more=" " * 192 * 100_000), "more than 19200000 characters"),
         (lambda found: found.update(saved=5), "not iterable"),
     ],
-    ids=range(9),
+    ids=range(14),
 )
 def test_hostile_lists(tmp_path: Path, change: Any, text: str) -> None:
     chain = chain_of(tmp_path, 1)
@@ -253,6 +261,60 @@ def test_what_a_save_has_left_is_removed(tmp_path: Path) -> None:
     chain.save(3, state_of(3))
     chain.save(4, state_of(4))
     assert not left.exists()
+
+
+def unfinished(ranks: int) -> dict[str, Any]:
+    name = f"step-9-{9:016x}"
+    return {"step": 9, "name": name, "ranks": ranks, "since": 0.0, "is_verified": False}
+
+
+def test_only_files_that_are_there_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that anybody can write names any number of ranks."""
+    chain = chain_of(tmp_path, 1)
+    edit(tmp_path, lambda found: found["unfinished"].append(unfinished(999_999)))
+    left = tmp_path / f"step-9-{9:016x}"
+    left.mkdir()
+    names = [f"rank-{rank}-{9:016x}.tensors" for rank in (0, 7)]
+    for name in (*names, "checkpoint.tensors", "checkpoint.tensors.sig", "notes"):
+        (left / name).touch()
+    removed: list[str] = []
+    monkeypatch.setattr(chain._store.folder, "remove", removed.append)
+    chain.save(2, state_of(2))
+    assert removed == [f"{left.name}-read.tensors"]
+    assert [path.name for path in left.iterdir()] == ["notes"]
+
+
+def test_the_removal_of_many_files_takes_little_memory() -> None:
+    """On a server, where it is not known which are there."""
+
+    class Server:
+        path = None
+        removed = 0
+
+        def remove(self, name: str) -> None:
+            self.removed += 1
+
+    server: Any = Server()
+    tracemalloc.start()
+    remove_step(server, Entry(**unfinished(5000)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert server.removed == 2 * 5001 + 1
+    assert peak < 1 << 20
+
+
+def test_no_files_of_others_are_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chain = chain_of(tmp_path / "run", 1)
+    edit(tmp_path / "run", lambda found: found["unfinished"].append(unfinished(1)))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "checkpoint.tensors").touch()
+    (tmp_path / "run" / f"step-9-{9:016x}").symlink_to(foreign)
+    chain.save(2, state_of(2))
+    assert (foreign / "checkpoint.tensors").exists()
+    assert "step 9 stays on disk for now: cannot remove" in caplog.text
 
 
 def test_a_step_that_is_read_stays(tmp_path: Path) -> None:

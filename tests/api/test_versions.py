@@ -437,6 +437,27 @@ def test_a_run_that_begins_anew(place: Path, tmp_path: Path, is_followed: bool) 
     node.close()
 
 
+def test_a_node_goes_on_after_any_error(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+
+    def fail(*given: Any, **how: Any) -> Any:
+        tries.append(given)
+        if len(tries) <= 2:
+            raise AssertionError
+        return follow(*given, **how)
+
+    monkeypatch.setattr("tensorizer_ops._versions.node.follow", fail)
+    training = Training()
+    with Publisher(place) as publisher:
+        training.publish(publisher)
+    node = Node(place, str(tmp_path / "node"), {}, interval=0.01)
+    assert same(tensorizer_ops.load(node.file(1, patience=60)), training.states[1])
+    node.close()
+    assert caplog.messages.count("AssertionError(): trying again") == 1
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-100] ^= 1
@@ -487,6 +508,8 @@ def test_a_file_that_was_changed(publisher: Publisher, place: Path, tmp_path: Pa
         {"versions": [{"number": 1}]},
         {"unlisted": [{"name": "../../etc/passwd", "since": 1}]},
         {"unlisted": [{"name": FILE, "since": 1}]},
+        {"unlisted": [{"name": f"00000001-{0:016x}.tensors", "since": float("nan")}]},
+        {"more": " " * 512 * 10_000},
         {"versions": None},
         "text",
     ],
@@ -494,7 +517,17 @@ def test_a_file_that_was_changed(publisher: Publisher, place: Path, tmp_path: Pa
 def test_forged_lists(publisher: Publisher, place: Path, damage: Any) -> None:
     Training().publish(publisher)
     text = json.loads(listing_of(place).text())
-    for change in ({"number": True}, {"digest": "v2:x"}, {"whole": "x"}, {"delta_size": -1}):
+    changes: list[dict[str, Any]] = [
+        {"number": True},
+        {"digest": "v2:x"},
+        {"whole": "x"},
+        {"delta_size": -1},
+        {"delta": None, "whole": None},
+        {"step": -1},
+        {"step": 1 << 63},
+        {"whole_size": 10**4000},
+    ]
+    for change in changes:
         forged = {**text, "versions": [{**text["versions"][0], **change}]}
         refuse_list(place, forged)
     refuse_list(place, {**text, "versions": text["versions"] * 2})
