@@ -116,6 +116,7 @@ std::vector<Option> load_options(LoadOptions& load) {
 std::vector<Option> save_options(SaveOptions& save) {
   std::vector<Option> known = place_options(save.sink.given);
   known.push_back(bool_option("fsync", save.sink.fsync));
+  known.push_back(bool_option("replace_links", save.sink.replace_links));
   known.push_back(memory_option("memory_ceiling", save.memory_ceiling));
   known.push_back(memory_option("staging", save.staging));
   known.push_back(key_option(save.key));

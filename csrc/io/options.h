@@ -59,6 +59,9 @@ struct SinkOptions {
   OptionList given{};
   // Waits until the bytes and the name are on stable storage.
   bool fsync = false;
+  // Replaces what has the name of the file on this machine, also a symbolic link or a FIFO, and
+  // writes to nothing that it leads to.
+  bool replace_links = false;
   // The size of the parts of an upload whose total size is not known beforehand.
   std::uint64_t part_size = 16 << 20;
   std::shared_ptr<SharedAccess> access{};

@@ -68,6 +68,7 @@ class KnownOptions(TypedDict, total=False):
     digest: str | float
     io: str | float
     fsync: str | float
+    replace_links: str | float
     kdf: str | float
     digests: str | float
     digest_chunk: str | float

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder, unsigned
-from tensorizer_ops._chain.listing import Entry, logger, opened, refuse_others
+from tensorizer_ops._chain.listing import Entry, logger, opened
 from tensorizer_ops._front.load_save import save
 
 _KEY = "tensorizer_ops.chain.read_until"
@@ -24,7 +24,6 @@ def take(folder: Folder, entry: Entry, options: dict[str, str]) -> None:
         return
     texts = {_KEY: str(time.time() + _VALID)}
     try:
-        refuse_others(folder, entry.lease)
         save(folder.uri(entry.lease), {}, options=options, metadata=texts)
     except errors.Error as error:  # rights, a full disk, ...: reads will tell whether it is there
         logger.info("step %d may be removed while it is read: %s", entry.step, str(error))

@@ -139,15 +139,6 @@ def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
     return isinstance(error, DAMAGE) and (is_known or not isinstance(error, errors.Crypto))
 
 
-def refuse_others(folder: Folder, name: str) -> None:
-    """Raise if what is to be written is no file now: a link may lead to a file of others."""
-    if folder.path is None:
-        return
-    path = os.path.join(folder.path, name)
-    if os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
-        raise errors.InvalidArgument(f"{name!r} in {folder.label} is no file, or a symbolic link")
-
-
 def opened(folder: Folder, name: str, options: dict[str, str]) -> File:
     """Open a file of a chain. What is no file, such as a FIFO, is a damaged one."""
     if folder.path is not None:

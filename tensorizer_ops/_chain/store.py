@@ -16,7 +16,7 @@ from tensorizer_ops._base.options import Options, SecretOptions
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
 from tensorizer_ops._chain.files import check_name, remove_step, verify_step
-from tensorizer_ops._chain.listing import FILES, KEY, Entry, Listing, logger, read, refuse_others
+from tensorizer_ops._chain.listing import FILES, KEY, Entry, Listing, logger, read
 from tensorizer_ops._front.load_save import save
 
 _LOCK = ".chain.lock"
@@ -31,7 +31,9 @@ class Store(NamedTuple):
 
     @classmethod
     def at(cls, uri: Target, options: Options | None) -> Store:
-        store = cls(Folder(uri, unsigned(options)), for_loads(options), for_saves(options))
+        # Others may put links under the names of its files.
+        own = {"replace_links": "true", **unsigned(options)}
+        store = cls(Folder(uri, own), for_loads(options), for_saves(own))
         path = store.folder.path
         if path is not None and os.path.exists(path) and not os.path.isdir(path):
             raise errors.InvalidArgument(f"{store.folder.label} is a file, and a chain is a folder")
@@ -60,7 +62,6 @@ class Store(NamedTuple):
         listing.writes += 1
         texts = {KEY: listing.text()}
         for name in FILES:
-            refuse_others(self.folder, name)
             save(self.folder.uri(name), {}, options=self.saves, metadata=texts)
 
     def verify(

@@ -105,9 +105,11 @@ class Place:
 
     def __init__(self, uri: Target, options: Options | None) -> None:
         # The list is not signed: it only says where the files are, which are.
-        self.folder = Folder(uri, unsigned(options))
+        # Others may put links under its names.
+        own = {"replace_links": "true", **unsigned(options)}
+        self.folder = Folder(uri, own)
         self.loads = for_loads(options)
-        self.saves = for_saves(options)
+        self.saves = for_saves(own)
         if "key" in self.loads:  # what a publisher has encrypted is always authenticated
             self.loads.setdefault("require_authenticated", "true")
         if self.folder.path is not None:

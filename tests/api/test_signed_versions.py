@@ -431,3 +431,33 @@ def test_metadata_of_the_file_that_follows(
     tensorizer_ops.save(follower.file, tensors, metadata=changed)
     assert follower.now() == [2]
     assert tensorizer_ops.checkpoint.load(follower.file)["rate"] == 0.2
+
+
+@pytest.mark.parametrize("sign", [True, False])
+def test_nothing_is_written_through_links(
+    place: Path, signer: Signer, tmp_path: Path, sign: bool
+) -> None:
+    """Others may put links under the names of the next files."""
+    foreign = tmp_path / "foreign"
+    foreign.write_text("precious")
+    place.mkdir()
+    for name in (FILE, "fence"):
+        (place / name).symlink_to(tmp_path / "missing")
+    key = signer.private if sign else None
+    with Publisher(place, whole_every=1, sign=key) as publisher:
+        publisher.publish(state_of(1), step=1)
+        own = publisher._id
+        for kind in (".delta.tensors", ".tensors"):
+            for end in ("", ".sig"):
+                (place / f"00000002-{own}{kind}{end}").symlink_to(foreign)
+        publisher.publish(state_of(2), step=2)
+        (place / FILE).rename(tmp_path / "list")
+        (place / FILE).symlink_to(tmp_path / "list")
+        content = (tmp_path / "list").read_bytes()
+        publisher.publish(state_of(3), step=3)
+    assert foreign.read_text() == "precious"
+    assert (tmp_path / "list").read_bytes() == content
+    assert not (tmp_path / "missing").exists()
+    left = {path.suffix for path in place.iterdir() if path.is_symlink()}
+    assert left == (set() if sign else {".sig"})
+    assert list_of(place)["versions"][-1]["number"] == 3

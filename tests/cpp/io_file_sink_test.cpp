@@ -151,6 +151,28 @@ TEST_F(IoTest, FollowsLinks) {
   EXPECT_EQ(error_of([&] { sink(folder_ / "loop"); }).system_errno(), ELOOP);
 }
 
+TEST_F(IoTest, ReplacesLinks) {
+  const auto replacing = [&](const std::string& name) {
+    return sink(folder_ / name, {.replace_links = true});
+  };
+  write_file(folder_ / "real", "old");
+  fs::permissions(folder_ / "real", fs::perms::owner_read);
+  fs::create_symlink("real", folder_ / "link");
+  fs::create_symlink("none", folder_ / "dangling");
+  fs::create_symlink("loop", folder_ / "loop");
+  ASSERT_EQ(mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  for (const char* const name : {"link", "dangling", "loop", "fifo", "new"}) {
+    save(*replacing(name), head_, "data");
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder_ / name))) << name;
+    EXPECT_EQ(read_file(folder_ / name), head_ + "data");
+  }
+  EXPECT_EQ(read_file(folder_ / "real"), "old");
+  EXPECT_FALSE(fs::exists(folder_ / "none"));
+  EXPECT_EQ(mode_of(folder_ / "link"), mode_of(folder_ / "new"));
+  fs::create_directory(folder_ / "folder");
+  EXPECT_EQ(error_of([&] { replacing("folder"); }).system_errno(), EISDIR);
+}
+
 TEST_F(IoTest, RefusesFoldersAsTargets) {
   EXPECT_EQ(error_of([&] { sink(folder_.path()); }).system_errno(), EISDIR);
   EXPECT_EQ(error_of([&] { sink((folder_ / "new/").string()); }).system_errno(), EISDIR);

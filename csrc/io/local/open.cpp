@@ -171,6 +171,11 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
     return open_descriptor_sink(number, path, options);
   }
   struct stat status;
+  if (options.replace_links) {
+    if (lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) must_be_writable(path);
+    if (std::unique_ptr<Sink> sink = replacing_sink(path, options)) return sink;
+    throw system_error(EACCES, "cannot replace", path);
+  }
   if (stat(path.c_str(), &status) != 0) {
     if (errno != ENOENT) throw system_error(errno, "cannot save to", path);
     if (!options.replaces.empty()) must_be_writable(options.replaces);
@@ -242,7 +247,7 @@ std::unique_ptr<SharedSink> open_shared_local_sink(const std::string& uri,
     if (!exists || S_ISREG(status.st_mode)) {
       if (exists) must_be_writable(path);
       if (!options.replaces.empty()) must_be_writable(options.replaces);
-      const std::string target = follow_links(path);
+      const std::string target = options.replace_links ? path : follow_links(path);
       if (!target.empty()) {
         if (auto sink = shared_file_sink(target, joined, options)) return sink;
       }

@@ -57,7 +57,7 @@ std::unique_ptr<Source> file_source(Descriptor file, std::uint64_t start, const 
 // Returns a sequential source.
 std::unique_ptr<Source> stream_source(Descriptor stream, const std::string& name);
 
-// Returns a sink that replaces the file `path` (not a symbolic link) in finish(); null if there is
+// Returns a sink that replaces `path`, and not what a link leads to, in finish(); null if there is
 // a target that cannot be replaced (Replacement::create()).
 std::unique_ptr<Sink> replacing_sink(const std::string& path, const SinkOptions& options);
 

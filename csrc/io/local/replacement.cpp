@@ -74,11 +74,12 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool n
   }
   if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
   if (exists && !may_be_replaced(parent, made->name_, status)) return nullptr;
+  const bool keeps = exists && S_ISREG(status.st_mode);
   Descriptor like;
   if (!exists && !older.empty()) like = open_descriptor(AT_FDCWD, older, O_PATH);
   // Only the owner may open it until it has the access rights of the target.
-  if (!made->create_file(exists, exists || like ? 0600 : 0666, named)) return nullptr;
-  if (exists) keep_access(target.get(), path, made->file());
+  if (!made->create_file(exists, keeps || like ? 0600 : 0666, named)) return nullptr;
+  if (keeps) keep_access(target.get(), path, made->file());
   if (like) keep_access(like.get(), older, made->file());
   return made;
 }

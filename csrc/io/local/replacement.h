@@ -15,9 +15,9 @@ namespace tensorizer {
 
 class Replacement {
  public:
-  // Creates the file for the target `path`, which must not be a symbolic link, and missing folders
-  // on the way. It gets the access rights of an existing target (io/local/access.h). Returns null
-  // if there is a target that cannot be replaced: the process may not create files in its folder,
+  // Creates the file for the target `path`, which replaces a symbolic link, and missing folders on
+  // the way. It gets the access rights of an existing file (io/local/access.h). Returns null if
+  // there is a target that cannot be replaced: the process may not create files in its folder,
   // it belongs to another user in a sticky folder, or it is a mount point. `named`: the file has a
   // hidden name at once, so that others can open it. `older`: a file whose access rights it gets if
   // there is no target.

@@ -19,7 +19,7 @@ namespace {
 
 // Returns whether the file has this content; null is no file.
 bool has_content(const std::string& path, std::optional<ConstBytes> content, Cancel& cancel) {
-  const Descriptor file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  const Descriptor file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
   if (!file && errno != ENOENT) throw system_error(errno, "cannot open", path);
   if (!file || !content) return !file && !content;
   struct stat status;
@@ -38,7 +38,7 @@ bool has_content(const std::string& path, std::optional<ConstBytes> content, Can
 
 bool swap_local_file(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,
                      const SinkOptions& options, Cancel& cancel) {
-  const std::string path = follow_links(local_path(split_uri(uri)));
+  const std::string path = local_path(split_uri(uri));
   const std::size_t name = path.rfind('/') + 1;  // npos + 1 is 0
   const std::string folder = path.substr(0, name);
   NewFolders folders;
