@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import itertools
 import json
 import os
 import stat
@@ -44,7 +45,6 @@ __all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
 _PIECE = 4 << 20
 # The type of what is signed.
 _PAYLOAD = "application/vnd.in-toto+json"
-_INDEX = ".safetensors.index.json"
 # At the top of a model.
 _NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github", BUNDLE)
 
@@ -227,7 +227,9 @@ def verify(
     names = [place.only] if place.only else place.folder.listed(prefix, every)
     if place.only is None and (folder := place.folder.path) is not None:
         for name in names:
-            _refuse_link(folder, os.path.join(folder, name), errors.Crypto, "put the file there")
+            for part in itertools.accumulate(name.split("/"), os.path.join):
+                advice = "put what it leads to there"
+                _refuse_link(folder, os.path.join(folder, part), errors.Crypto, advice)
         if not ignore_unsigned_files:
             inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
             left_out = [*_NEVER_SIGNED, *within(prefix, ignored), *inside]
@@ -242,6 +244,10 @@ def verify(
         )
         at = 0
         while count := source.read_into(at, piece):
+            if at == 0 and place.only is not None and _is_index(piece[:count]):
+                raise errors.InvalidArgument(
+                    f"{name!r} is the index of a model in several files: give their folder"
+                )
             at += count
     return Signed(signer, subject, names)
 
@@ -357,15 +363,6 @@ class _Place(NamedTuple):
 
 def _place_of(model: Target, options: Options) -> _Place:
     """Find out whether a model is a folder or a file, and where its bundle is."""
-    place = _found_place(model, options)
-    if place.only is not None and place.only.lower().endswith(_INDEX):
-        raise errors.InvalidArgument(
-            f"{place.only!r} is the index of a model in several files: give their folder"
-        )
-    return place
-
-
-def _found_place(model: Target, options: Options) -> _Place:
     path = local_path(model)
     if path is not None and os.path.isdir(path):
         folder = Folder(model, options)
@@ -433,6 +430,10 @@ def _is_in_cache_of_hub(folder: str, link: str) -> bool:
 def _is_text(name: str) -> bool:
     # Bytes of a name that are not UTF-8 are surrogates.
     return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _is_index(start: bytearray) -> bool:
+    return start.lstrip().startswith(b"{") and b'"weight_map"' in start
 
 
 def _is_empty(path: str) -> bool:

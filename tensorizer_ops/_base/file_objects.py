@@ -253,7 +253,8 @@ def label(given: Any) -> str:
     place = place_of(given)
     if not isinstance(place, str):
         return f"a {type(given).__name__}"
-    return repr(_core.without_secrets(place) if isinstance(given, str) else os.fspath(given))
+    is_uri = isinstance(given, str) or "://" in os.fsdecode(given)
+    return repr(_core.without_secrets(os.fsdecode(given)) if is_uri else os.fspath(given))
 
 
 def _write_all(stream: Any, piece: bytes) -> None:

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from tensorizer_ops import errors, trust
+from tensorizer_ops import _core, errors, trust
 from tensorizer_ops._base.folder import BUNDLE, Folder, unsigned
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
 from tensorizer_ops._chain.files import checks_of
-from tensorizer_ops._chain.listing import DAMAGE
+from tensorizer_ops._chain.listing import DAMAGE, NAME
 from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import is_encrypted, reading
 from tensorizer_ops._cli.output import bar, green, name_of
-from tensorizer_ops._cli.parsers import DIFFERENT
+from tensorizer_ops._cli.parsers import DIFFERENT, UsageError
 from tensorizer_ops._cli.signatures import policy_of
 from tensorizer_ops._front.inspection import File
 
@@ -50,19 +50,68 @@ def verify(given: Namespace) -> int:
 def _checks(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
     if given.trust is not None:
         return [_signature(uri, policy_of(given.trust), given.signature, options)]
-    found = _checkpoint(uri, given, options)
-    if found and "trust" in options and Folder(uri, unsigned(options)).has(BUNDLE):
-        # Somebody may have put a checkpoint, which is signed, beside a model that was changed.
+    if given.signature is not None:
+        if "trust" not in options:
+            raise UsageError("--signature is for --trust, which says whom to trust")
+        options = options | {"signature": given.signature}
+    return _in_folder(uri, given, options) or [_file(uri, given, options)]
+
+
+def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
+    """Return what to verify of a folder with a checkpoint, or with files that must be signed.
+
+    Nothing is returned for other folders, and for files.
+    """
+    if uri.partition("?")[0].endswith((".tensors", ".safetensors")) or uri.startswith("fd:"):
+        return []
+    try:
+        folder = Folder(uri, unsigned(options))
+        if folder.path is not None and not os.path.isdir(folder.path):
+            return []
+        found = checks_of(folder, options, given.verify, given.threads or 0)
+        is_signed = "trust" in options and folder.has(BUNDLE)
+    except (errors.NotFound, errors.InvalidArgument):
+        return []  # as the error for a file will say
+    except errors.Error as error:
+        # A server answers as it likes to names below that of a file.
+        is_known = folder.path is not None or "trust" in options
+        return [_Check(partial(_raise, error), _is_damage)] if is_known else []
+    place = folder.name.rstrip("/")
+
+    def run(name: str, check: Callable[[], object]) -> str:
+        check()
+        return safe(f"{place}/{name}")
+
+    checks = [_Check(partial(run, name, check), _is_damage) for name, check in found.items()]
+    if is_signed:  # all that is in the folder
         others = {name: value for name, value in options.items() if name != "trust"}
-        found.append(_signature(uri, options["trust"], others.pop("signature", None), others))
-    return found or [_file(uri, given, options)]
+        checks.append(_signature(uri, options["trust"], others.pop("signature", None), others))
+    elif found and "trust" in options and folder.path is not None:
+        # Somebody may have put a checkpoint, which is signed, beside a model that was changed.
+        checks += [
+            _file(os.path.join(folder.path, name), given, options)
+            for name in sorted(os.listdir(folder.path))
+            if name.endswith((".tensors", ".safetensors"))
+            and name not in found
+            and not NAME.match(name)
+        ]
+    return checks
+
+
+def _raise(error: errors.Error) -> str:
+    raise error
+
+
+def _is_damage(error: errors.Error) -> bool:
+    return isinstance(error, DAMAGE)
 
 
 def _signature(uri: str, policy: str, signature: str | None, options: dict[str, str]) -> _Check:
     def run() -> str:
         found = trust.verify(uri, policy=policy, signature=signature, options=options)
         files = f"{len(found.files)} file{'s' * (len(found.files) != 1)}"
-        return safe(f"{uri}: {files}, signed by {found.signer}, root digest {found.subject}")
+        place = _core.without_secrets(uri)
+        return safe(f"{place}: {files}, signed by {found.signer}, root digest {found.subject}")
 
     return _Check(run, lambda error: isinstance(error, (errors.Crypto, errors.InvalidFormat)))
 
@@ -75,33 +124,11 @@ def _file(uri: str, given: Namespace, options: dict[str, str]) -> _Check:
 
     def finds_damage(error: errors.Error) -> bool:
         return isinstance(error, errors.InvalidFormat) or (
-            isinstance(error, errors.Crypto) and "key" in options and _is_encrypted(uri, options)
+            isinstance(error, errors.Crypto)
+            and ("trust" in options or ("key" in options and _is_encrypted(uri, options)))
         )
 
     return _Check(run, finds_damage)
-
-
-def _checkpoint(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
-    """Return what to verify of a chain of checkpoints, or of one; nothing for other places."""
-    if uri.partition("?")[0].endswith((".tensors", ".safetensors")) or uri.startswith("fd:"):
-        return []
-    try:
-        folder = Folder(uri, unsigned(options))
-        if folder.path is not None and not os.path.isdir(folder.path):
-            return []
-        found = checks_of(folder, options, given.verify, given.threads or 0)
-    except errors.Error:  # as the error for a file will say
-        return []
-    place = folder.name.rstrip("/")
-
-    def run(name: str, check: Callable[[], object]) -> str:
-        check()
-        return safe(f"{place}/{name}")
-
-    def is_damage(error: errors.Error) -> bool:
-        return isinstance(error, DAMAGE)
-
-    return [_Check(partial(run, name, check), is_damage) for name, check in found.items()]
 
 
 def _is_encrypted(uri: str, options: dict[str, str]) -> bool:

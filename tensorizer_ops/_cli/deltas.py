@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from tensorizer_ops import _core
 from tensorizer_ops._cli.options import reading, refuse_stream, without_useless_key
 from tensorizer_ops._cli.output import bar, note
 
@@ -40,7 +41,7 @@ def apply(given: Namespace) -> int:
         progress=bar(given.quiet, given.base),
     )
     if not changed:
-        note(given.quiet, f"{given.base} is the new version already")
+        note(given.quiet, f"{_core.without_secrets(given.base)} is the new version already")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from tensorizer_ops import _core
 from tensorizer_ops._cli.options import reading
 from tensorizer_ops._cli.output import note
 
@@ -44,5 +45,5 @@ def follow(given: Namespace) -> int:
     for number, step, digest in followed:
         print(f"version {number}, step {step}, {digest}", flush=True)
     if number is None:
-        note(given.quiet, f"no version was published in {given.uri} yet")
+        note(given.quiet, f"no version was published in {_core.without_secrets(given.uri)} yet")
     return 1 if number is None else 0

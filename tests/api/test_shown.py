@@ -40,6 +40,7 @@ def test_every_object_is_one_short_line(tmp_path: Path) -> None:
         "1000 tensors>": opened,
         "F32 [2]>": opened.get_slice(f"{HOSTILE}0"),
         "2 tensors, 24 B>": tensorizer_ops.TensorDeserializer(module),
+        "Reader of 's3://": tensorizer_ops.Reader(URI.encode()),
         "of descriptor ": tensorizer_ops.TensorDeserializer(os.open(module, os.O_RDONLY)),
         "... 980 more], unexpected_keys=[])": partly,
         "<All keys matched successfully>": tensorizer_ops.IncompatibleKeys([], []),

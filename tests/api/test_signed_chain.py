@@ -129,7 +129,7 @@ def test_a_chain_beside_a_model(root: Path, signer: Signer) -> None:
     command = ("verify", "-o", f"trust=file:{signer.public}", root)
     tensorizer_ops.save(root / "model.safetensors", {"w": torch.ones(3)})
     tensorizer_ops.sign(root, key=signer.private)
-    assert "model.safetensors: OK" in run(*command).stdout
+    assert "run: 1 file, signed by" in run(*command).stdout
     signed(root, signer, 1)
     assert "files that are not signed, such as" in run(*command, status=1).stderr
 
@@ -142,6 +142,26 @@ def test_a_checkpoint_beside_a_model(root: Path, signer: Signer) -> None:
     assert "checkpoint.tensors: OK" in run(*command).stdout
     tensorizer_ops.save(root / "model.safetensors", {"w": torch.ones(3)})
     assert "such as 'model.safetensors'" in run(*command, status=1).stderr
+
+
+def test_checkpoints_whose_files_have_their_own_signatures(root: Path, signer: Signer) -> None:
+    """They hide no model that was changed, and no other file in their place hides them."""
+    writer = checkpoint.TensorizerStorageWriter(root)
+    torch.distributed.checkpoint.save(state_of(1), storage_writer=writer, no_dist=True)
+    for file in [*root.iterdir()]:
+        tensorizer_ops.sign(file, key=signer.private)
+    command = ("verify", "-o", f"trust=file:{signer.public}", root)
+    assert "checkpoint.tensors: OK" in run(*command).stdout
+    model = root / "model.safetensors"
+    tensorizer_ops.save(model, {"w": torch.ones(3)})
+    tensorizer_ops.sign(model, key=signer.private)
+    assert "model.safetensors: OK" in run(*command).stdout
+    (root / "checkpoint.tensors").unlink()
+    (root / "checkpoint.tensors").symlink_to("checkpoint.tensors")
+    assert "checkpoint.tensors" in run(*command, status=3).stderr
+    (root / "checkpoint.tensors").unlink()
+    tensorizer_ops.save(model, {"w": torch.zeros(3)})
+    run(*command, status=1)
 
 
 def test_a_step_that_is_replaced_after_it_was_verified(

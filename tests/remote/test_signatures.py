@@ -133,6 +133,8 @@ def test_file_objects_have_no_signature(model: Path, signer: Signer) -> None:
     for source in (io.BytesIO(content), bytearray(content)):
         with pytest.raises(ValueError, match="option 'trust' is for files with a signature"):
             tensorizer_ops.load(source, options=signer.options)
+        with pytest.raises(ValueError, match=r"'subject'.* are for loads with the option 'trust'"):
+            tensorizer_ops.load(source, options={"subject": "0" * 64})
     with pytest.raises(ValueError, match="option 'trust' applies when a file is loaded only"):
         tensorizer_ops.save(model / "x.tensors", {}, options=signer.options)
 
@@ -190,9 +192,10 @@ def test_a_folder_in_the_place_of_a_file(
         read(folder, options=signer.options)
     read(folder)
     read(f"{folder}/", options=signer.options)
-    folder = folder.rename(model / "Other.TENSORS")
-    with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
-        read(folder, options=signer.options)
+    for name in ("Other.TENSORS", "last.ckpt", "m.bin"):
+        folder = folder.rename(model / name)
+        with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
+            read(folder, options=signer.options)
 
 
 @pytest.mark.parametrize("name", ["m.tensors#1", "m%2Etensors", "M.Tensors?a=b"])
@@ -322,8 +325,17 @@ def test_links_are_not_verified(model: Path, signer: Signer, tmp_path: Path, met
     link.unlink()
     (model / "m.tensors").rename(tmp_path / "m.tensors")
     (model / "m.tensors").symlink_to(tmp_path / "m.tensors")
+    verify = {"policy": signer.options["trust"], "ignore_unsigned_files": True}
     with pytest.raises(errors.Crypto, match="is a symbolic link"):
-        trust.verify(model, policy=signer.options["trust"], ignore_unsigned_files=True)
+        trust.verify(model, **verify)
+    (model / "m.tensors").unlink()
+    shutil.copytree(model, model / "sub")
+    tensorizer_ops.sign(model, key=signer.private, method=method)
+    assert trust.verify(model, **verify)
+    (model / "sub").rename(tmp_path / "sub")
+    (model / "sub").symlink_to(tmp_path / "sub")
+    with pytest.raises(errors.Crypto, match="sub' is a symbolic link"):
+        trust.verify(model, **verify)
 
 
 def test_links_are_not_signed(model: Path, signer: Signer) -> None:
@@ -381,7 +393,27 @@ def test_commands(model: Path, signer: Signer) -> None:
     assert f"root digest {root}" in done.stdout
     (model / "config.json").write_text("[]")
     assert "config.json" in run("verify", "--trust", signer.public, model, status=1).stderr
-    run("verify", "-o", f"trust=file:{signer.public}", model / "m.tensors")
+    trusting = ("verify", "-o", f"trust=file:{signer.public}")
+    assert "config.json" in run(*trusting, model, status=1).stderr
+    run(*trusting, model / "m.tensors")
+    bundle = (model / "model.sig").rename(model.parent / "elsewhere.sig")
+    run(*trusting, "--signature", bundle, "-o", f"signed_folder={model}", model / "m.tensors")
+    bundle.write_text("{}")
+    run(*trusting, "--signature", bundle, model / "m.tensors", status=1)
+    assert (
+        "--signature is for --trust" in run("verify", "--signature", bundle, model, status=2).stderr
+    )
+    run(*trusting, model / "m.tensors", status=1)
+
+
+def test_commands_show_no_secrets(model: Path, signer: Signer, web: Web) -> None:
+    shutil.rmtree(web.root / "signed", ignore_errors=True)
+    shutil.copytree(model, web.root / "signed")
+    tensorizer_ops.sign(web.root / "signed", key=signer.private)
+    uri = web.url("signed/m.tensors?X-Amz-Signature=hunter22").replace("://", "://me:hunter22@")
+    done = run("verify", "--trust", signer.public, uri)
+    assert "m.tensors?...: 1 file, signed by" in done.stdout
+    assert "hunter22" not in done.stdout + done.stderr
 
 
 def test_a_key_that_is_encrypted(
@@ -514,12 +546,24 @@ def test_a_folder_elsewhere_whose_uri_has_a_password(model: Path, signer: Signer
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_changed_file_on_a_server_without_ranges(
+    tmp_path: Path, signer: Signer, web: Web
+) -> None:
+    """It is known to be changed, although it cannot be asked for again."""
+    file = web.root / "whole.tensors"
+    tensorizer_ops.save(file, {"w": torch.ones(5000)})
+    tensorizer_ops.sign(file, key=signer.private)
+    tensorizer_ops.save(file, {"w": torch.zeros(5000)})
+    with pytest.raises(errors.HashMismatch, match="bytes from 0 to"):
+        tensorizer_ops.load(web.url("no-ranges/whole.tensors"), options=signer.options)
+
+
 def test_an_index_is_verified_with_its_files(model: Path, signer: Signer) -> None:
-    for name in ("m.safetensors.index.json", "M.Safetensors.Index.JSON"):
-        with pytest.raises(ValueError, match="the index of a model in several files: give their"):
-            trust.verify(model / name, policy=signer.options["trust"])
-        with pytest.raises(ValueError, match="the index of a model in several files: give their"):
-            tensorizer_ops.sign(model / name, key=signer.private)
+    (model / "m.safetensors.index.json").rename(model / "index")
+    tensorizer_ops.sign(model, key=signer.private)
+    with pytest.raises(ValueError, match="the index of a model in several files: give their"):
+        trust.verify(model / "index", policy=signer.options["trust"])
+    assert "index" in trust.verify(model, policy=signer.options["trust"]).files
 
 
 @pytest.mark.parametrize("option", ["trust", "signature"])

@@ -47,7 +47,7 @@ std::string first_of(std::span<const std::string_view> names) {
 std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOptions& options,
                                    Wants wants) {
   check_wants(*source, wants);
-  const SignedOptions wanted = options_from(options.source.given, &signed_options);
+  const SignedOptions wanted = signed_options_in(options.source.given);
   if (wanted.trust.empty() || source->signed_root()) return source;
   throw Error(ErrorKind::InvalidArgument,
               source->label() +

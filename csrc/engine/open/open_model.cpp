@@ -30,6 +30,10 @@ constexpr std::uint64_t kMostStart = 1 << 20;
 
 constexpr std::string_view kTensorsSuffix = ".tensors";
 
+// What the names of files of models end in, which are no names of folders.
+constexpr std::string_view kSuffixesOfFiles[] = {kTensorsSuffix, kSingleSuffix, ".json", ".ckpt",
+                                                 ".pt",          ".pth",        ".bin"};
+
 // The names that a model has in a folder on a server, where no names can be listed. The first that
 // is there is opened.
 constexpr std::array<const char*, 3> kUsualNames{"model.tensors", "model.safetensors.index.json",
@@ -294,7 +298,8 @@ class Opener {
 
 bool has_name_of_file(const std::string& uri) {
   const std::string name = lower_case(signed_path(uri));
-  return name.ends_with(kTensorsSuffix) || name.ends_with(kSingleSuffix) || name.ends_with(".json");
+  return std::ranges::any_of(kSuffixesOfFiles,
+                             [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 void refuse_name_of_file(const std::string& folder) {

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/error.h"
+
 namespace tensorizer {
 
 namespace {
@@ -18,6 +20,16 @@ void copy_into(std::span<const Bytes> pieces, const std::byte* from) {
   for (const Bytes piece : pieces) {
     std::memcpy(piece.data(), from, piece.size());
     from += piece.size();
+  }
+}
+
+// Returns whether the bytes came again. Those that came first are wrong, whatever happens now.
+bool read_anew(Source& file, std::uint64_t offset, Bytes out, Cancel& cancel) {
+  try {
+    return file.read_anew(offset, out, cancel);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Cancelled) throw;
+    return false;
   }
 }
 
@@ -124,7 +136,7 @@ void SignedSource::check(std::uint64_t first, std::span<const Bytes> pieces, Can
     if (is_signed(first + i, digests[i])) continue;
     // A cache on the way may have damaged it.
     std::vector<std::byte> anew(end_of(first + i) - (first + i) * size);
-    if (file_->read_anew((first + i) * size, anew, cancel)) {
+    if (tensorizer::read_anew(*file_, (first + i) * size, anew, cancel)) {
       const Bytes piece(anew);
       hash_shards({&piece, 1}, size, std::span(digests).subspan(i, 1));
       if (is_signed(first + i, digests[i])) {
