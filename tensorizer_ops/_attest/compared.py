@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.boxes import strides_of
+from tensorizer_ops._base.memory import as_bytes
 from tensorizer_ops._base.savable import held
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import SMALL, Index, Stored, as_slices
@@ -93,10 +94,9 @@ def difference(expected: torch.Tensor, own: torch.Tensor) -> Difference | None:
     whole = Difference([], 0)
     for begin in range(0, len(own), rows):
         one, other = (
-            tensor[begin : begin + rows].to(own.dtype).to(device).contiguous().view(-1)
+            as_bytes(tensor[begin : begin + rows].to(own.dtype).to(device))
             for tensor in (expected, own)
         )
-        one, other = one.view(torch.uint8), other.view(torch.uint8)
         if not _are_equal(one, other):
             found = (one != other).view(-1, own.itemsize).any(1).nonzero().flatten()
             whole.add((found[:_MOST_NAMED] + begin * row).tolist(), len(found))

@@ -142,6 +142,13 @@ def copyable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_complex() else tensor.view(INTEGERS[tensor.itemsize])
 
 
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of the elements in row-major order: a view, or of a copy if need be."""
+    tensor = tensor.contiguous()
+    # A contiguous tensor of one element may have any stride, and is viewed as bytes only with 1.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 def _plain_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     if is_lazy(tensor):  # checked first: other queries raise for a lazy tensor
         return None

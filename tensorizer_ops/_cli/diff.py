@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tensorizer_ops._base.memory import as_bytes
 from tensorizer_ops._base.tables import name_text
 from tensorizer_ops._cli.options import reading, refuse_stream, without_useless_key
 from tensorizer_ops._cli.parsers import DIFFERENT
@@ -149,7 +150,7 @@ def _pieces(shape: tuple[int, ...], size: int) -> Iterator[tuple[slice, ...]]:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    return a.dtype == b.dtype and torch.equal(as_bytes(a), as_bytes(b))
 
 
 def _largest(a: torch.Tensor, b: torch.Tensor) -> float | int | None:

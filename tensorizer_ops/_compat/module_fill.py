@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.memory import identity, span
+from tensorizer_ops._base.memory import as_bytes, identity, span
 from tensorizer_ops._base.refill import refill, successor
 from tensorizer_ops._compat.types import TensorType
 
@@ -103,8 +103,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Compare two tensors bit by bit, so that equal NaNs are equal."""
     if one.dtype != other.dtype or one.is_meta:
         return one.dtype == other.dtype
-    bits = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(*bits)
+    return torch.equal(as_bytes(one.detach()), as_bytes(other.detach()))
 
 
 def _apart(value: torch.nn.Parameter, taken: set[int]) -> torch.nn.Parameter:

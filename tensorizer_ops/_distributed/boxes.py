@@ -212,5 +212,5 @@ class LocalBytes:
         first, end = last // item, -(-(last + length) // item)
         found = found.narrow(-1, first, end - first)
         if found.stride(-1) != 1:
-            found = found.contiguous()
+            found = found.clone(memory_format=torch.contiguous_format)
         return found.view(torch.uint8).narrow(-1, last - first * item, length)

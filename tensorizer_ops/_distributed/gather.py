@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tensorizer_ops._base.job import Job
+from tensorizer_ops._base.memory import as_bytes
 from tensorizer_ops._distributed.peers import Peers
 from tensorizer_ops._distributed.shares import Extent, Range, divide, pieces
 
@@ -145,7 +146,7 @@ def gather(
 def _send(
     peers: Peers, shared: Shared, piece: list[Range], rank: int, number: int, loader: _Loader
 ) -> _Sending:
-    views = [shared.elements_of(one).view(torch.uint8) for one in piece]
+    views = [as_bytes(shared.elements_of(one)) for one in piece]
     small = [view for view in views if view.numel() < _ALONE]
     device = views[0].device
     if rank == peers.rank:

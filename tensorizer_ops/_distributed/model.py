@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.memory import as_bytes
 from tensorizer_ops._distributed.shares import Extent
 
 # The unit of cuts in unverified data, in bytes.
@@ -79,7 +80,7 @@ class Model(NamedTuple):
         for extent, kind, shape in zip(self.extents, self.types, self.shapes, strict=True):
             tensor = torch.empty(shape, dtype=kind, device=device)
             if extent.elements == 0 and tensor.numel() > 0:
-                tensor.view(-1).view(torch.uint8).zero_()
+                as_bytes(tensor).zero_()
             made.append(tensor)
         return made
 
@@ -107,5 +108,5 @@ def _content(reader: Any) -> str:
     if not samples:
         return ""
     internals.load_ranges(names, starts, samples, None, "none", 1)
-    data = torch.cat([sample.view(torch.uint8) for sample in samples])
+    data = torch.cat(list(map(as_bytes, samples)))
     return hashlib.sha256(bytes(data.numpy())).hexdigest()

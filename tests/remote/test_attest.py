@@ -82,6 +82,16 @@ def test_names_types_and_shapes(tmp_path: Path) -> None:
     assert found.not_compared == {"d": none, "e": none}
 
 
+def test_one_element_with_the_stride_of_a_matrix(tmp_path: Path) -> None:
+    column = torch.randn(4, 4)[:1, 1]
+    assert column.is_contiguous() and column.stride() == (4,)
+    for stored in (column.clone(), column.double()):
+        tensorizer_ops.save(tmp_path / "m.tensors", {"w": stored})
+        assert attest({"w": column}, tmp_path / "m.tensors").equal
+        found = attest({"w": column + 1}, tmp_path / "m.tensors")
+        assert found.different == {"w": "element [0] is not that of the file"}
+
+
 class Server(torch.nn.Module):
     """A model that takes parts of tensors, several as one, other types, and fills what is left."""
 
