@@ -151,8 +151,10 @@ class Watch(TorchDispatchMode):
         self._list_compared(complete)
 
     def _is_expected(self, watched: _Watched) -> bool:
-        is_parameter = isinstance(self._tensors[watched.names[0]], torch.nn.Parameter)
-        return is_parameter or any(name in self._stored for name in watched.names)
+        return any(
+            name in self._stored or isinstance(self._tensors[name], torch.nn.Parameter)
+            for name in watched.names
+        )
 
     def _list_compared(self, complete: dict[str, _Watched]) -> None:
         """List tensors as compared that are copied from the file, or from listed ones."""

@@ -455,6 +455,23 @@ def test_a_buffer_that_only_the_file_fills(tmp_path: Path, parts: Parts) -> None
     assert found.not_compared == {"mean": "8 of its elements are from no file"}
 
 
+def test_a_parameter_with_the_memory_of_a_buffer(tmp_path: Path, parts: Parts) -> None:
+    class Table(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = parts
+            self.register_buffer("table", parts.one.weight.data)
+
+    model = Table()
+    assert next(iter(model.state_dict())) == "table"
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        parts.load_weights((name, each) for name, each in weights if name != "one")
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.not_compared == {"table": "64 of its elements are from no file"}
+
+
 @pytest.mark.parametrize("mode", [torch.device("meta"), torch.inference_mode()])
 def test_modes(tmp_path: Path, parts: Parts, mode: Any) -> None:
     def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
