@@ -8,17 +8,19 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import model_of
+from tensorizer_ops._base.memory import identity
 from tensorizer_ops._base.options import SecretOptions, as_text
 from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._front.iterate import iterate
@@ -242,6 +244,17 @@ class Weight(torch.Tensor):
             part = self._part
         return part
 
+    def _unchangeable(self, how: str) -> errors.InvalidArgument:
+        return errors.InvalidArgument(
+            f"{how} cannot change the shape or the memory of {self!r}: use what returns another "
+            "tensor, such as t() in place of t_()"
+        )
+
+    def _set_data(self, data: torch.Tensor) -> None:
+        raise self._unchangeable("an assignment to data")
+
+    data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined]
+
     def in_memory(self) -> list[torch.Tensor]:
         """Return the plain tensors that have been loaded for this one."""
         return [each for each in (self.stored._whole, self._part) if each is not None]
@@ -298,10 +311,16 @@ class Weight(torch.Tensor):
         plain = [_plain(value, name in shared) for name, value in zip(names, args, strict=False)]
         given = {n: _plain(value, n in shared) for n, value in kwargs.items()}
         returned = [each.alias_info for each in func._schema.returns if each.alias_info]
-        if any(not alias.is_write for alias in returned):
-            with torch.inference_mode(False):  # as the weight itself is made
-                return func(*plain, **given)
-        return func(*plain, **given)
+        is_view = any(not alias.is_write for alias in returned)
+        pairs = zip(tree_leaves((args, kwargs)), tree_leaves((plain, given)), strict=True)
+        own = [(weight, each, identity(each)) for weight, each in pairs if weight is not each]
+        # As the weight itself is made.
+        with torch.inference_mode(False) if is_view else nullcontext():
+            result = func(*plain, **given)
+        for weight, each, before in own:
+            if identity(each) != before:
+                raise weight._unchangeable(str(func))
+        return result
 
 
 def _plain(value: Any, shared: bool) -> Any:

@@ -167,6 +167,32 @@ def test_what_is_written_through_a_view_is_seen(
     assert torch.equal(weight.clone(), expected) and not torch.equal(expected, plain)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.t_(),
+        lambda x: x[2:4].transpose_(0, 1),
+        lambda x: x.swapaxes_(0, 1),
+        lambda x: x[:1].squeeze_(),
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.as_strided_((4, 4), (1, 4)),
+        lambda x: x.resize_(4, 4),
+        lambda x: x.set_(torch.ones(4, 4)),
+        lambda x: x.data.t_(),
+        lambda x: setattr(x, "data", x.data.t().contiguous()),
+    ],
+)
+def test_the_shape_and_the_memory_of_a_weight_stay(
+    make: Callable[[], Weight], plain: torch.Tensor, change: Callable[[torch.Tensor], Any]
+) -> None:
+    weight = make()
+    for mode in (False, True):
+        with torch.inference_mode(mode), pytest.raises(ValueError, match=r"t\(\) in place of t_"):
+            change(weight)
+    assert weight.squeeze_().detach_() is weight  # which change nothing
+    assert torch.equal(torch.zeros(ROWS, COLUMNS).copy_(weight), plain)
+
+
 # Each rank takes half of the rows of one weight, and half of the columns of another.
 HALVES = """
 from tensorizer_ops._front.serving import Settings, Weight, weights
