@@ -16,11 +16,11 @@ from tensorizer_ops._attest.compared import (
     usable,
 )
 from tensorizer_ops._attest.kept import Kept, hidden
-from tensorizer_ops._attest.watch import Watch
+from tensorizer_ops._attest.watch import Watch, unlisted_in
 from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.memory import identity
 from tensorizer_ops._base.options import Options
-from tensorizer_ops._base.savable import is_distributed, plain_tensors
+from tensorizer_ops._base.savable import is_distributed, plain_tensors, refuse_without_memory
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import Index, Weight
@@ -46,11 +46,12 @@ def attest(
     It finds damage and mistakes, not an attacker inside the process. Tensors that a
     ``state_dict()`` leaves out are not compared.
 
-    With ``load_weights``, nothing is written, and what the method replaces is put back. It must
-    write with torch, and on the thread that calls it: other writes change the model, and are found
-    in ``not_compared``. What it reads of the model, or passes on, as numbers, NumPy arrays, DLPack
-    or pickles, or on other threads, is not followed. A buffer that it does not write is left out,
-    unless the file has its name.
+    With ``load_weights``, no parameter or buffer is written, and those that the method replaces are
+    put back. It must write with torch, and on the thread that calls it: other writes change the
+    model, and are found in ``not_compared``. What it reads of the model, or passes on, as numbers,
+    NumPy arrays, DLPack or pickles, or on other threads, is not followed. A buffer that it does not
+    write is left out, unless the file has its name; so are buffers that ``state_dict()`` leaves
+    out, unless it writes something else to them than they have.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.
@@ -74,7 +75,8 @@ def attest(
             raise errors.InvalidArgument(
                 "model= has a ScriptModule, which load_weights= cannot fill: give none"
             )
-        watch = Watch(model, _state_of(model), set(reader))
+        state = _state_of(model)
+        watch = Watch(state, unlisted_in(state, model), sizes_in(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
         return watch.attestation
@@ -101,6 +103,8 @@ def _attest_names(
             if tensor.is_meta:
                 found.not_compared[name] = "it is on the meta device, and has no values"
                 continue
+            if not is_distributed(tensor):
+                refuse_without_memory(name, tensor, "compared")
             if why := _other_kind(stored, tensor):
                 found.different[name] = why
                 continue
@@ -148,6 +152,11 @@ def _own_part(stored: Compared, tensor: torch.Tensor) -> tuple[torch.Tensor, Ind
 
     local, box = local_shard(stored.name, tensor, "compared")
     return local, tuple(range(b, b + n) for b, n in zip(box.starts, box.lengths, strict=True))
+
+
+def sizes_in(reader: Reader) -> dict[str, int]:
+    """Return how many elements the tensors of a file have."""
+    return {name: reader.shape(name).numel() for name in reader}
 
 
 def weights_of(reader: Reader) -> Iterator[tuple[str, torch.Tensor]]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from tensorizer_ops._attest.compared import Attestation
-from tensorizer_ops._base.memory import identity
+from tensorizer_ops._attest.compared import Attestation, difference
+from tensorizer_ops._base.memory import identity, is_plain
 
 # The attributes in which modules keep what they have, and the kind of it.
 _PARTS = {"_parameters": "tensor", "_buffers": "tensor", "_modules": "module"}
@@ -39,7 +39,9 @@ class Kept:
                 now = getattr(module, part)
                 if not _is_same(now, before):
                     for name in sorted(now.keys() | before.keys()):
-                        if now.get(name) is not before.get(name):
+                        one, other = now.get(name), before.get(name)
+                        is_cache = part == "_buffers" and name in non_persistent
+                        if one is not other and not (is_cache and _has_same_values(one, other)):
                             self._tell(f"{prefix}.{name}".removeprefix("."), _PARTS[part])
                     now.clear()
                     now.update(before)
@@ -60,6 +62,16 @@ def hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[s
             other = state.get(name)
             if other is not None and identity(other) != identity(tensor):
                 yield name
+
+
+def _has_same_values(now: object, before: object) -> bool:
+    return (
+        isinstance(now, torch.Tensor)
+        and isinstance(before, torch.Tensor)
+        and (is_plain(now) and is_plain(before))
+        and (now.shape, now.dtype, now.device) == (before.shape, before.dtype, before.device)
+        and difference(now, before) is None
+    )
 
 
 def _is_same(now: Mapping[str, object], before: Mapping[str, object]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -72,22 +72,29 @@ class Watch(TorchDispatchMode):
     """
 
     def __init__(
-        self, model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], stored: Collection[str]
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        unlisted: Mapping[str, torch.Tensor],
+        stored: Mapping[str, int],
     ) -> None:
+        """Begin to watch tensors.
+
+        Args:
+            tensors: what is to be compared, by the names in a ``state_dict()``.
+            unlisted: other tensors of the model. Of these, only what differs is listed.
+            stored: how many elements the tensors of the file have.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {})
-        self._tensors = usable(tensors, self.attestation)
-        self._stored = stored  # the names in the file
+        listed = usable(tensors, self.attestation)
+        self._tensors = {**listed, **unlisted}
+        self._unlisted = unlisted.keys() - listed.keys()
+        self._stored = stored
         self._data = {name: tensor.data for name, tensor in self._tensors.items()}
         self._comparing = Comparing()
         self._comparisons: list[_Comparison] = []
-        # The storages of what was made of watched tensors, and of others of the model, as
-        # weak_storage() returns them.
-        self._derived: set[Hashable] = {
-            weak_storage(buffer)
-            for name, buffer in model.named_buffers()
-            if name not in tensors and is_plain(buffer)
-        }
+        # The storages of what was made of watched tensors, as weak_storage() returns them.
+        self._derived: set[Hashable] = set()
         # Whether some of it has no storage, such as a sparse tensor.
         self._derives_others = False
         tied: dict[Hashable, list[str]] = defaultdict(list)
@@ -135,17 +142,21 @@ class Watch(TorchDispatchMode):
                 found.different[name] = "; ".join(texts)
             elif name in found.not_compared:
                 continue
-            elif watched.tensor.numel() == 0:
-                complete[name] = watched
-            elif not (watched.parts or self._is_expected(watched)):
-                continue  # a buffer that is in no file
-            elif missing := uncovered(Layout.of(watched.tensor), watched.parts):
-                found.not_compared[name] = f"{missing} of its elements are from no file"
             elif crc32 != watched.crc32:
                 found.not_compared[name] = (
                     "it has changed meanwhile: the loader writes to it without torch, or on "
                     "another thread"
                 )
+            elif not (watched.parts or self._is_expected(watched)):
+                continue  # a buffer that is in no file
+            elif watched.tensor.numel() == 0:
+                if any(map(self._stored.get, watched.names)):
+                    found.not_compared[name] = "it has no elements, and in the file it has some"
+                else:
+                    complete[name] = watched
+            elif missing := uncovered(Layout.of(watched.tensor), watched.parts):
+                if name not in self._unlisted:
+                    found.not_compared[name] = f"{missing} of its elements are from no file"
             else:
                 complete[name] = watched
         self._list_compared(complete)
@@ -154,6 +165,7 @@ class Watch(TorchDispatchMode):
         return any(
             name in self._stored or isinstance(self._tensors[name], torch.nn.Parameter)
             for name in watched.names
+            if name not in self._unlisted
         )
 
     def _list_compared(self, complete: dict[str, _Watched]) -> None:
@@ -165,7 +177,7 @@ class Watch(TorchDispatchMode):
         for name, watched in complete.items():
             if name in known:
                 found.compared.append(name)
-            else:
+            elif name not in self._unlisted:
                 other = min(watched.sources - known)
                 found.not_compared[name] = (
                     f"the loader copies it from {other!r} in memory, which was not compared"
@@ -245,10 +257,12 @@ class Watch(TorchDispatchMode):
         for tensor in _tensors_in(given):
             owners = self._owners(tensor)
             if self._is_derived(tensor) or watched in owners:
-                self.attestation.not_compared[name] = (
-                    "the loader makes it of what is in memory already"
-                )
-                return
+                if name not in self._unlisted:
+                    self.attestation.not_compared[name] = (
+                        "the loader makes it of what is in memory already"
+                    )
+                    return
+                watched.sources.add(name)  # so that it does not count as compared
             watched.sources.update(each.names[0] for each in owners)
         source = given[0] if func is _aten.copy_.default else None
         if isinstance(source, Weight) and source.shape == target.shape:
@@ -263,6 +277,14 @@ class Watch(TorchDispatchMode):
             found = difference(expected, target.resolve_conj().resolve_neg())
             watched.add(target, "what the loader makes of the file", found)
         watched.parts.add(Layout.of(target))
+
+
+def unlisted_in(
+    state: Mapping[str, torch.Tensor], model: torch.nn.Module
+) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers that a ``state_dict()`` leaves out."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {n: each for n, each in own.items() if n not in state and is_plain(each)}
 
 
 def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:
@@ -284,7 +306,7 @@ def _layout(tensor: torch.Tensor) -> Hashable:
     """Return a key that changes when a tensor gets other memory, or another view of it."""
     where = span(tensor)
     if where is None:
-        return tensor.shape, tensor.dtype, tensor.device
+        return None if tensor.is_nested else tensor.shape, tensor.dtype, tensor.device
     return identity(tensor) if where.begin != where.end else (where, tensor.shape, tensor.dtype)
 
 

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import torch
 
-from tensorizer_ops._attest.attest import weights_of
+from tensorizer_ops._attest.attest import sizes_in, weights_of
 from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
-from tensorizer_ops._attest.watch import Watch
+from tensorizer_ops._attest.watch import Watch, unlisted_in
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of
 from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
@@ -19,6 +19,7 @@ from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
 def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -> Attestation:
     """Compare the weights of a model with files, and change nothing."""
     tensors = model.state_dict(keep_vars=True)
+    unlisted = unlisted_in(tensors, model)
     hidden: dict[str, str] = {}
     replaced = Attestation([], {}, {})
     with ExitStack() as stack:
@@ -42,7 +43,8 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
             elif own and is_made_over(module):
                 reshaped.make_anew(module)
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
-        watch = Watch(model, watched, {name for reader in readers for name in reader})
+        sizes = {name: size for reader in readers for name, size in sizes_in(reader).items()}
+        watch = Watch(watched, {n: each for n, each in unlisted.items() if n not in hidden}, sizes)
         with watch:
             model.load_weights(weights())  # type: ignore[operator]
             reshaped.finish()

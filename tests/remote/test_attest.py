@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -534,6 +534,95 @@ def test_what_has_no_elements_to_compare(tmp_path: Path, parts: Parts) -> None:
         }
     found = attest({"one": torch.empty(8, 8, device="meta")}, tmp_path / "m.tensors")
     assert found.not_compared == {"one": "it is on the meta device, and has no values"}
+
+
+class Cached(Parts):
+    """A model with a cache that a ``state_dict()`` leaves out, as for rotary embeddings."""
+
+    def __init__(self, stored: dict[str, torch.Tensor]) -> None:
+        super().__init__(stored)
+        self.register_buffer("cache", torch.arange(8.0), persistent=False)
+
+
+def rewrite(model: Cached, made: torch.Tensor) -> None:
+    model.get_buffer("cache").copy_(made)
+
+
+def rewrite_half(model: Cached, made: torch.Tensor) -> None:
+    model.get_buffer("cache")[4:].copy_(made[4:])
+
+
+def register_again(model: Cached, made: torch.Tensor) -> None:
+    model.register_buffer("cache", made, persistent=False)
+
+
+@pytest.mark.parametrize("write", [rewrite, rewrite_half, register_again])
+def test_caches_that_a_loader_computes(
+    tmp_path: Path, write: Callable[[Cached, torch.Tensor], None]
+) -> None:
+    stored = {"one": torch.randn(8, 8), "two": torch.randn(8, 8), "mean": torch.randn(8)}
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    model = Cached(stored)
+    cache = model.get_buffer("cache")
+    every = list(model.state_dict())
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]], made: torch.Tensor) -> None:
+        model.load_weights(weights)
+        write(model, made)
+
+    for made in (torch.arange(8.0), cache * 1, -torch.arange(8.0)):
+        found = attest(
+            model, tmp_path / "m.tensors", load_weights=functools.partial(load, made=made)
+        )
+        assert [each for each in found.compared if each != "cache"] == every
+        assert found.equal == bool(made[7] > 0)
+        assert "cache" in {**found.different, **found.not_compared} or found.equal
+        assert model.get_buffer("cache") is cache and torch.equal(cache, torch.arange(8.0))
+
+
+def test_a_cache_that_a_loader_changes(tmp_path: Path) -> None:
+    stored = {"one": torch.randn(8, 8), "two": torch.randn(8, 8), "mean": torch.randn(8)}
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    model = Cached(stored)
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model.load_weights(weights)
+        model.get_buffer("cache").mul_(2)
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert list(found.not_compared) == ["cache"] and not found.different
+    assert torch.equal(model.get_buffer("cache"), torch.arange(8.0))
+
+    def through_cache(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model.get_buffer("cache").copy_(model.get_buffer("mean") * 1)
+        model.get_buffer("mean").copy_(model.get_buffer("cache"))
+        model.load_weights((name, each) for name, each in weights if name != "mean")
+
+    model.get_buffer("cache").copy_(stored["mean"])
+    found = attest(model, tmp_path / "m.tensors", load_weights=through_cache)
+    text = "the loader copies it from 'cache' in memory, which was not compared"
+    assert found.not_compared == {"mean": text} and "cache" not in found.compared
+
+
+def test_a_parameter_that_has_lost_its_elements(tmp_path: Path, parts: Parts) -> None:
+    parts.one.weight.data = torch.empty(0)
+    parts.load_weights, file = lambda weights: None, tmp_path / "m.tensors"
+    tensorizer_ops.save(file, {"one.weight": torch.randn(8, 8)})
+    found = attest(parts, file, load_weights=parts.load_weights)
+    assert found.not_compared["one.weight"] == "it has no elements, and in the file it has some"
+    assert found.compared == ["empty"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors(tmp_path: Path) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(8), torch.ones(3)])
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.ones(8)})
+    with pytest.raises(ValueError, match="'a' cannot be compared: it is nested"):
+        attest({"a": nested}, tmp_path / "m.tensors")
+    model = torch.nn.Module()
+    model.register_buffer("a", nested)
+    found = attest(model, tmp_path / "m.tensors", load_weights=list)
+    assert found.not_compared == {"a": "it has no elements in memory of its own"}
 
 
 def test_scripts(tmp_path: Path) -> None:
