@@ -30,7 +30,7 @@ ALLOWED = {
     "_base": ["native", "errors"],
     "_compile": ["native", "errors", "_base"],
     "_registration": ["errors", "_base", "_compile"],
-    "_front": ["native", "errors", "_base", "_compile", "_registration"],
+    "_front": ["native", "errors", "_base", "_compile", "_registration", "_distributed"],
     "_compat": ["native", "errors", "_base"],
     "_distributed": ["errors", "_base"],
     "_dcp": ["native", "errors", "_base", "_front", "_distributed"],

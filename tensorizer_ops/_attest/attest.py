@@ -12,7 +12,6 @@ from tensorizer_ops._attest.compared import (
     Compared,
     Comparing,
     Difference,
-    compared,
     usable,
 )
 from tensorizer_ops._attest.kept import Kept, hidden
@@ -23,7 +22,7 @@ from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.savable import is_distributed, plain_tensors, refuse_without_memory
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import Index, Weight
+from tensorizer_ops._front.serving import Index, Weight, stored_in
 
 # Fills a model with named tensors. What it returns does not matter.
 LoadWeights = Callable[[Iterator[tuple[str, torch.Tensor]]], object]
@@ -97,7 +96,7 @@ def _attest_names(
     seen = set()
     comparisons: dict[str, tuple[torch.Tensor, Callable[[], Difference | None]]] = {}
     with Comparing() as comparing:
-        for stored in compared(reader, [name for name in reader if name in tensors]):
+        for stored in stored_in(reader, [name for name in reader if name in tensors], Compared):
             name, tensor = stored.name, tensors.pop(stored.name)
             seen.add(identity(given[name]))
             if tensor.is_meta:
@@ -161,5 +160,5 @@ def sizes_in(reader: Reader) -> dict[str, int]:
 
 def weights_of(reader: Reader) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors of a file as loaders of weights take them."""
-    for stored in compared(reader, list(reader)):
+    for stored in stored_in(reader, list(reader), Compared):
         yield stored.name, Weight(stored)

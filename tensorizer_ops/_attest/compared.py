@@ -16,10 +16,8 @@ from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import as_bytes
 from tensorizer_ops._base.savable import held
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import SMALL, Index, Stored, as_slices
+from tensorizer_ops._front.serving import Index, Stored, as_slices
 
-# Bytes of small tensors that are read at a time.
-_GROUP = 32 << 20
 # How many elements of a tensor are named.
 _MOST_NAMED = 10
 # Bytes of tensors that are compared at a time, so that copies of them stay in the CPU's cache.
@@ -117,7 +115,6 @@ class Compared(Stored):
     def __init__(self, reader: Reader, name: str) -> None:
         super().__init__(reader, name)
         self.shape = tuple(reader.shape(name))
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self._internals = torch.classes.tensorizer._Internals(reader.script_object)
 
     @functools.cached_property
@@ -215,26 +212,3 @@ class Comparing:
     def crc32s(self, tensors: Iterable[torch.Tensor]) -> Iterator[int]:
         """Return the CRC32 of the bytes of each tensor."""
         return self._pool.map(torch.ops.tensorizer.crc32, tensors)
-
-
-def compared(reader: Reader, names: Sequence[str]) -> Iterator[Compared]:
-    """Yield tensors of a file. Small ones have been read, many at a time."""
-    every = [Compared(reader, name) for name in names]
-    small = iter([stored.name for stored in every if stored.nbytes < SMALL])
-    sizes = {stored.name: stored.nbytes for stored in every}
-    loaded: dict[str, torch.Tensor] = {}
-    for stored in every:
-        if stored.nbytes < SMALL:
-            if not loaded:
-                with torch.inference_mode(False):
-                    loaded = reader.load(_group(small, sizes), device="cpu")
-            stored.keep(loaded.pop(stored.name))
-        yield stored
-
-
-def _group(names: Iterator[str], sizes: dict[str, int]) -> list[str]:
-    group, size = [], 0
-    while size < _GROUP and (name := next(names, None)) is not None:
-        group.append(name)
-        size += sizes[name]
-    return group

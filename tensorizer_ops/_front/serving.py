@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from tensorizer_ops._base.folder import model_of
 from tensorizer_ops._base.memory import identity
 from tensorizer_ops._base.options import SecretOptions, as_text
 from tensorizer_ops._base.targets import local_path
+from tensorizer_ops._distributed.together import Together
 from tensorizer_ops._front.iterate import iterate
 from tensorizer_ops._front.reader import Reader
 
@@ -31,7 +32,9 @@ LOAD_FORMAT = "tensorizer_ops"
 _ARGUMENT = "--model-loader-extra-config"
 
 # Tensors below this size, in bytes, are loaded whole: a request for a part takes longer.
-SMALL = 1 << 20
+_SMALL = 1 << 20
+# Bytes of small tensors that are read at a time.
+_GROUP = 32 << 20
 
 # For how many seconds, at least, what this process has fetched stays on the node for others.
 _FOR_OTHERS = 60.0
@@ -72,15 +75,12 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
     Args:
         model: the place of the files, unless the settings have one.
     """
-    files, options = files_of(settings.uri or model, settings.options)
-    how = settings.how | {"options": options}
-    if "node_folder" in options:
+    files, how, readers = _opened(settings, settings.uri or model)
+    if "node_folder" in settings.options:
         _keep_open([Reader(place, **how) for place in files])
-    alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
     places: dict[str, str] = {}
-    for place in files:
-        found = iterate(place, **how) if alone else _in_parts(place, how)
-        for name, tensor in found:
+    for number, place in enumerate(files):
+        for name, tensor in _in_parts(readers[number]) if readers else iterate(place, **how):
             if name in places:
                 raise errors.InvalidArgument(
                     f"the tensor {name!r} is in {label(places[name])} and in {label(place)}: give "
@@ -88,6 +88,49 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
                 )
             places[name] = place
             yield name, tensor
+
+
+def _opened(settings: Settings, uri: str) -> tuple[list[str], dict[str, Any], list[Reader]]:
+    """Return the files of a model, how to load them, and readers if several ranks load them.
+
+    If the files must be signed, all ranks call this together.
+    """
+    alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+    def opened() -> tuple[list[str], dict[str, Any], list[Reader]]:
+        files, options = files_of(uri, settings.options)
+        how = settings.how | {"options": options}
+        return files, how, [] if alone else [Reader(place, **how) for place in files]
+
+    if alone or "trust" not in settings.options:
+        return opened()
+    found: list[tuple[list[str], dict[str, Any], list[Reader]]] = []
+
+    def signed() -> list[str]:
+        found.append(opened())
+        return signed_roots(found[0][2])
+
+    outcomes = Together(None, are_alone=False).each(signed)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    if any(outcome.value != outcomes[0].value for outcome in outcomes):
+        raise other_models(uri)
+    return found[0]
+
+
+def signed_roots(readers: Sequence[Reader]) -> list[str]:
+    """Return texts that differ for other files that are signed. Opens the files."""
+    scripts = [reader.script_object for reader in readers]
+    return [torch.classes.tensorizer._Internals(script).signed_root() for script in scripts]
+
+
+def other_models(uri: str) -> errors.HashMismatch:
+    """Return an error for ranks that have opened other files that are signed."""
+    return errors.HashMismatch(
+        f"{label(uri)}: ranks read different signed models: it was replaced meanwhile, or they do "
+        "not see the same place"
+    )
 
 
 def _keep_open(readers: list[Reader]) -> None:
@@ -136,14 +179,9 @@ def _check_parts(folder: str, inside: Sequence[str]) -> None:
             )
 
 
-def _in_parts(place: str, how: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    reader = Reader(place, **how)
-    listed = torch.classes.tensorizer._Internals(reader.script_object).list()
-    sizes = dict(zip(reader, listed.memory_sizes, strict=True))
-    small = [name for name, size in sizes.items() if size < SMALL]
-    loaded = iterate(place, names=small, **how) if small else iter(())
-    for name, size in sizes.items():
-        yield next(loaded) if size < SMALL else (name, Weight(Stored(reader, name)))
+def _in_parts(reader: Reader) -> Iterator[tuple[str, torch.Tensor]]:
+    for stored in stored_in(reader, list(reader), Stored):
+        yield stored.name, stored.whole() if stored.is_read else Weight(stored)
 
 
 Index = tuple[range | int, ...]  # a part of a tensor, by dimension
@@ -168,6 +206,11 @@ class Stored:
         with torch.inference_mode(False):
             return self._reader.load([self.name], slices=slices, device=device)[self.name]
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all of the tensor is in memory."""
+        return self._whole is not None
+
     def keep(self, whole: torch.Tensor) -> None:
         """Take over all of the tensor."""
         self._whole = whole
@@ -181,6 +224,35 @@ class Stored:
     def loaded(self, index: Index) -> torch.Tensor | None:
         """Return a part of the tensor if that has been loaded."""
         return None if self._whole is None else self._whole[as_slices(index)]
+
+
+_Stored = TypeVar("_Stored", bound=Stored)
+
+
+def stored_in(reader: Reader, names: Sequence[str], kind: type[_Stored]) -> Iterator[_Stored]:
+    """Yield tensors of a file. Small ones have been read, many at a time."""
+    listed = torch.classes.tensorizer._Internals(reader.script_object).list()
+    sizes = dict(zip(reader, listed.memory_sizes, strict=True))
+    small = iter([name for name in names if sizes[name] < _SMALL])
+    loaded: dict[str, torch.Tensor] = {}
+    for name in names:
+        # Not only where the first is needed: between parts of large ones, it seems that the file
+        # is read in order, and more would be read ahead.
+        if not loaded and (group := _group(small, sizes)):
+            with torch.inference_mode(False):
+                loaded = reader.load(group, device="cpu")
+        stored = kind(reader, name)
+        if name in loaded:
+            stored.keep(loaded.pop(name))
+        yield stored
+
+
+def _group(names: Iterator[str], sizes: Mapping[str, int]) -> list[str]:
+    group, size = [], 0
+    while size < _GROUP and (name := next(names, None)) is not None:
+        group.append(name)
+        size += sizes[name]
+    return group
 
 
 def as_slices(index: Index) -> tuple[slice | int, ...]:

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+import types
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -24,7 +25,9 @@ from local_servers.web import nginx
 from support.process import run_python
 from support.ranks import run_ranks
 from support.samples import assert_same
+from support.scripted import Asked, scripted
 from support.views import COLUMNS, ROWS, VIEWS
+from tensorizer_ops._front import serving
 from tensorizer_ops._front.serving import Settings, Stored, Weight, weights
 
 READS: list[Callable[[torch.Tensor], Any]] = [
@@ -232,6 +235,31 @@ def test_each_of_two_ranks_reads_half_of_the_bytes(tmp_path: Path, name: str) ->
     # The ranks share the rows. Gaps between the parts of columns may be read along, and each time
     # that a rank opens the file, it receives 1 MiB with the index.
     assert 2 * whole.nbytes < sent < 3.7 * whole.nbytes
+
+
+def test_a_rank_opens_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise small tensors could be of another file than large ones."""
+    for name, value in (("old", 1.0), ("new", 2.0)):
+        tensors = {"small": torch.full((4,), value), "large": torch.full((600_000,), value)}
+        tensorizer_ops.save(tmp_path / name, tensors)
+    files = [(tmp_path / name).read_bytes() for name in ("old", "new")]
+    opened = 0
+
+    def answer(asked: Asked) -> None:
+        nonlocal opened
+        opened += asked.headers.get("Range", "").startswith("bytes=0-")
+        number = min(opened, 2)
+        asked.say_range(files[number - 1], ETag=f'"{number}"')
+
+    ranks = {"is_available": lambda: True, "is_initialized": lambda: True}
+    monkeypatch.setattr(serving, "dist", types.SimpleNamespace(**ranks, get_world_size=lambda: 2))
+    with scripted(answer) as server:
+        found = read_all({"uri": server.url()})
+        assert isinstance(found["large"], Weight)
+        assert {name: tensor[0].item() for name, tensor in found.items()} == {
+            "small": 1.0,
+            "large": 1.0,
+        }
 
 
 def read_all(settings: dict[str, Any], model: str = "unused") -> dict[str, torch.Tensor]:

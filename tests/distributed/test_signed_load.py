@@ -70,6 +70,44 @@ def test_all_ranks_load_the_same_signed_model(tmp_path: Path, model: Path, signe
         assert "rank 1 loads something else" in report
 
 
+SERVE = """
+from tensorizer_ops._front.serving import Settings, Weight, weights
+trust, *places = given
+found = {}
+try:
+    settings = Settings({"uri": places[rank], "options": {"trust": f"file:{trust}"}})
+    for name, tensor in weights(settings, ""):
+        half = len(tensor) // size
+        found[name] = torch.empty(half).copy_(tensor[rank * half :][:half]).sum().item()
+    report(found)
+except Exception as error:
+    report(f"{len(found)} {type(error).__name__}: {error}")
+"""
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["folder", "file"])
+def test_all_ranks_of_a_server_read_the_same_signed_model(
+    tmp_path: Path, signer: Signer, whole: bool
+) -> None:
+    for value, name in enumerate(("older", "newer")):
+        tensors = {"small": torch.full((4,), value), "large": torch.full((600_000,), value)}
+        file = tmp_path / name / "m.tensors"
+        tensorizer_ops.save(file, tensors)
+        tensorizer_ops.sign(file.parent if whole else file, key=signer.private)
+
+    def load(*names: str) -> list[object]:
+        places = [tmp_path / name if whole else tmp_path / name / "m.tensors" for name in names]
+        folder = tmp_path / f"ranks {names}"
+        return run_ranks(folder, SERVE, signer.public, *places, count=2).reports
+
+    assert load("newer", "newer") == [{"small": 2, "large": 300_000}] * 2
+    for report in load("older", "newer"):
+        assert str(report).startswith("0 HashMismatch")
+        assert "ranks read different signed models" in str(report)
+    for report in load("newer", "none"):
+        assert str(report).startswith("0 NotFound")
+
+
 CHECKPOINT = """
 import torch.distributed.checkpoint as dcp
 from tensorizer_ops import checkpoint
