@@ -7,7 +7,7 @@ import math
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,8 +15,6 @@ from tensorizer_ops._base.memory import as_bytes
 from tensorizer_ops._base.tables import name_text
 from tensorizer_ops._cli.options import reading, refuse_stream, without_useless_key
 from tensorizer_ops._cli.parsers import DIFFERENT
-from tensorizer_ops._front.info import StoredTensor
-from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import load_slices
 
 # Bytes that are loaded of each file at a time.
@@ -30,7 +28,16 @@ _INTEGERS = {
 _LOWEST = -(1 << 63)  # of int64
 
 
-Index = dict[str, StoredTensor]
+class _Stored(NamedTuple):
+    """The index entry of one tensor."""
+
+    name: str
+    dtype: str  # torch's name
+    shape: tuple[int, ...]
+    memory_size: int
+
+
+Index = dict[str, _Stored]
 Piece = tuple[slice, ...]
 
 
@@ -61,8 +68,8 @@ def diff(given: Namespace) -> int:
     options = reading(given)
     sides = [(given.a, options), (given.b, {**options, **dict(given.target_options)})]
     sides = [(uri, without_useless_key(uri, chosen)) for uri, chosen in sides]
-    a, b = ({t.name: t for t in File(uri, chosen).index()} for uri, chosen in sides)
     readers = [torch.classes.tensorizer.Reader(uri, chosen) for uri, chosen in sides]
+    a, b = map(_index, readers)
     found: list[dict[str, object]] = []
     for name, difference in _compare(readers, a, b, given.threads):
         found.append({"name": name, **difference})
@@ -74,6 +81,16 @@ def diff(given: Namespace) -> int:
     elif not given.quiet:
         print(f"{len(found)} of {total} tensors differ" if found else f"all {total} tensors agree")
     return DIFFERENT if found else 0
+
+
+def _index(reader: Any) -> Index:
+    """Return the tensors of a file, by name: of that which the values are read from."""
+    internals = torch.classes.tensorizer._Internals(reader)
+    sizes = zip(reader.names(), internals.list().memory_sizes, strict=True)
+    return {
+        name: _Stored(name, internals.type_name(name), tuple(reader.shape(name)), size)
+        for name, size in sizes
+    }
 
 
 def _compare(
@@ -128,7 +145,7 @@ def _batches(a: Index, b: Index) -> Iterator[list[tuple[str, Piece | None]]]:
 
 
 def _values(
-    readers: list[Any], a: StoredTensor, b: StoredTensor, threads: int
+    readers: list[Any], a: _Stored, b: _Stored, threads: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield the values of a tensor that is too large to load in whole, piece by piece."""
     for piece in _pieces(a.shape, max(a.memory_size, b.memory_size)):

@@ -34,6 +34,7 @@ class OpenedFile:
         try:
             self._place = engine_place(place)
             self._input, self.header = self._open(place, lazy)
+            self._signed_root = self.internals.signed_root()
         except BaseException:
             files.close(self._stream)
             raise
@@ -102,8 +103,11 @@ class OpenedFile:
             )
         reader = self._open(self._place, lazy=True)[0].reader
         try:
+            replaced = "the file is not the one that was loaded: it was replaced"
             if not catalog.is_of(reader):
-                raise RuntimeError("the file is not the one that was loaded: it was replaced")
+                raise RuntimeError(replaced)
+            if torch.classes.tensorizer._Internals(reader).signed_root() != self._signed_root:
+                raise errors.HashMismatch(replaced)
             yield reader
         finally:
             reader.close()

@@ -12,6 +12,7 @@ import torch
 import tensorizer_ops
 from support.command import TENSORS, run
 from support.samples import zoo
+from support.scripted import Asked, scripted
 from tensorizer_ops._cli import diff
 
 
@@ -49,6 +50,25 @@ def test_diff_of_element_types(tmp_path: Path) -> None:
         "n: largest difference nan",
         "t: dtype float32 and bfloat16; largest difference 0",
     ]
+
+
+def test_diff_opens_a_file_once(tmp_path: Path) -> None:
+    """Otherwise the list of tensors could be of another file than their values."""
+    files = []
+    for value in (1.0, 2.0):
+        tensorizer_ops.save(tmp_path / "one.tensors", {"a": torch.full((4,), value)})
+        files.append((tmp_path / "one.tensors").read_bytes())
+    opened = 0
+
+    def answer(asked: Asked) -> None:
+        nonlocal opened
+        opened += asked.headers.get("Range", "").startswith("bytes=0-")
+        number = min(opened, 2)
+        asked.say_range(files[number - 1], ETag=f'"{number}"')
+
+    with scripted(answer) as server:
+        found = run("diff", tmp_path / "one.tensors", server.url(), status=1)
+    assert found.stdout.startswith("a: largest difference 1\n")
 
 
 def test_diff_of_large_tensors_takes_pieces(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from support.command import run
 from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import Signer
-from tensorizer_ops import errors, trust
+from tensorizer_ops import TensorDeserializer, errors, trust
 from tensorizer_ops._front import serving
 
 FILES = ("m.tensors", "m.safetensors.index.json")
@@ -125,6 +125,25 @@ def test_every_changed_byte_is_refused(model: Path, signer: Signer, file: str) -
                 tensorizer_ops.load(model / file, options=signer.options)
         path.write_bytes(whole)
     tensorizer_ops.load(model / file, options=signer.options)
+
+
+def test_a_deserializer_opens_no_other_signed_model(tmp_path: Path, signer: Signer) -> None:
+    for name, value in (("model", 1.0), ("other", 2.0)):
+        tensorizer_ops.save(tmp_path / name / "m.tensors", {"w": torch.full((6,), value)})
+        tensorizer_ops.sign(tmp_path / name / "m.tensors", key=signer.private)
+    file = tmp_path / "model" / "m.tensors"
+    given = {"device": "cpu", "dtype": torch.float64, "options": signer.options}
+    with TensorDeserializer(file, **given) as tensors:
+        (read,) = tensors.read_numpy_arrays()
+        assert read[3].tolist() == tensors["w"].tolist() == [1.0] * 6
+        for each in (tmp_path / "other").iterdir():
+            shutil.copy(each, file.parent)
+        for read_again in (
+            lambda: list(tensors.read_numpy_arrays()),
+            lambda: tensors.to_redis(None, "m"),
+        ):
+            with pytest.raises(errors.HashMismatch, match="it was replaced"):
+                read_again()
 
 
 def test_file_objects_have_no_signature(model: Path, signer: Signer) -> None:
