@@ -89,8 +89,11 @@ square = torch.arange(7000.0).view(70, 100)
 shard = distribute_tensor(square, mesh["tp"], [Shard(1)], src_data_rank=None).to_local()
 transposed = shard.t().contiguous().t()
 assert not transposed.is_contiguous()
+element = square[:1, rank % 2]
+assert element.is_contiguous() and element.stride() == (100,)
 strange = {
     "transposed": DTensor.from_local(transposed, mesh["tp"], [Shard(1)], run_check=False),
+    "one each": DTensor.from_local(element, mesh["tp"], [Shard(0)], run_check=False),
     "every other": square[::2, ::3], "conjugate": torch.complex(square, square).conj(),
     "parameter": torch.nn.Parameter(square)}
 distributed.save(f"{folder}/strange.tensors", strange, mesh)
@@ -111,6 +114,7 @@ def test_ranks_that_have_other_tensors(tmp_path: Path) -> None:
     square = torch.arange(7000.0).view(70, 100)
     strange = tensorizer_ops.load(tmp_path / "strange.tensors", verify="all")
     assert torch.equal(strange["transposed"], square)
+    assert torch.equal(strange["one each"], square[0, :2])
     assert torch.equal(strange["every other"], square[::2, ::3])
     assert torch.equal(strange["conjugate"], torch.complex(square, -square))
     assert torch.equal(strange["parameter"], square)
