@@ -115,7 +115,7 @@ def _opened(settings: Settings, uri: str) -> tuple[list[str], dict[str, Any], li
         if outcome.error is not None:
             raise outcome.error
     if any(outcome.value != outcomes[0].value for outcome in outcomes):
-        raise other_models(uri)
+        raise errors.HashMismatch(other_models(uri))
     return found[0]
 
 
@@ -125,9 +125,9 @@ def signed_roots(readers: Sequence[Reader]) -> list[str]:
     return [torch.classes.tensorizer._Internals(script).signed_root() for script in scripts]
 
 
-def other_models(uri: str) -> errors.HashMismatch:
-    """Return an error for ranks that have opened other files that are signed."""
-    return errors.HashMismatch(
+def other_models(uri: str) -> str:
+    """Return what to raise if ranks have opened different files that are signed."""
+    return (
         f"{label(uri)}: ranks read different signed models: it was replaced meanwhile, or they do "
         "not see the same place"
     )

@@ -6,15 +6,12 @@ vLLM makes one in each of its workers, on the first use of the name.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from vllm.distributed import get_world_group
 from vllm.distributed.weight_transfer import WeightTransferEngine
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.logger import init_logger
@@ -31,6 +28,7 @@ from tensorizer_ops._front.serving import Settings, weights
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.node import Node
 from tensorizer_ops._vllm.layers import hidden_copy, is_made_over, pack_again
+from tensorizer_ops._vllm.ranks import all_succeed
 
 # vLLM shows the records of its own loggers.
 logger = init_logger("vllm.tensorizer_ops")
@@ -56,26 +54,6 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     def __post_init__(self) -> None:
         if not isinstance(self.version, int):
             raise wrong("version", self.version, "int")
-
-
-def _all_succeed(work: Callable[[], None]) -> bool:
-    """Do the same on all ranks. If it fails on one, the last one raises, and the others get False.
-
-    vLLM reads the results of ranks in their order up to the first error, and would take what later
-    ones have answered for answers to the next call.
-    """
-    error: Exception | None = None
-    try:
-        work()
-    except Exception as caught:
-        error = caught
-    world = get_world_group()
-    texts: list[str | None] = [None] * world.world_size
-    dist.all_gather_object(texts, None if error is None else str(error), world.cpu_group)
-    failed = [text for text in texts if text is not None]
-    if failed and world.rank_in_group == world.world_size - 1:
-        raise error or RuntimeError(failed[0])
-    return not failed
 
 
 def _has_plain_weights(model: torch.nn.Module) -> bool:
@@ -104,7 +82,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
                 init_info.uri, init_info.folder, init_info.options, init_info.interval
             )
 
-        _all_succeed(begin)
+        all_succeed(begin)
 
     def start_weight_update(self) -> None:
         pass  # receive_weights() begins when the version is here
@@ -125,12 +103,12 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
                 )
             paths.append(str(self._node.file(version, update_info.patience)))
 
-        if not _all_succeed(find):
+        if not all_succeed(find):
             return
         since = time.monotonic()
         done = False
         try:
-            done = _all_succeed(lambda: self._take_over(version, paths[0]))
+            done = all_succeed(lambda: self._take_over(version, paths[0]))
         finally:
             if not done:
                 self._go_back(version)
@@ -188,7 +166,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
     def _is_loaded_again(self, file: Path) -> bool:
         done = False
         with suppress(Exception):  # the first error is what the caller gets
-            done = _all_succeed(lambda: self._load_layers(str(file)))
+            done = all_succeed(lambda: self._load_layers(str(file)))
         if done:
             self.finish_weight_update()
         else:

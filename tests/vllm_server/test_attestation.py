@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import urllib.error
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tensorizer_ops
+from support.signer import Signer
 from support.vllm_server import Server, ours, quantize, save_model, serving
 
 FLIPS = 200
@@ -51,6 +53,36 @@ def test_every_flipped_bit_is_named(
             assert found["different"][flipped["name"]].startswith(f"element {flipped['index']} ")
             called(server, "flip", rank, number)  # back
         assert server.complete() == answers  # attest has changed nothing
+
+
+def test_all_ranks_compare_with_the_same_signed_model(
+    tmp_path: Path, plain: dict[str, str], signer: Signer
+) -> None:
+    save_model(tmp_path / "model", seed=1)
+    tensors = tensorizer_ops.load(tmp_path / "model")
+    file, other = tmp_path / "m.tensors", tmp_path / "other.tensors"
+    tensorizer_ops.save(file, tensors)
+    tensorizer_ops.save(other, tensors, metadata={"step": "2"})
+    for each in (file, other):
+        tensorizer_ops.sign(each, key=signer.private)
+    with serving(
+        tmp_path / "server",
+        tmp_path / "model",
+        *ours(file),
+        *ATTESTED,
+        ranks=2,
+        VLLM_SERVER_DEV_MODE="1",
+        **plain,
+    ) as server:
+        for last in (file, other, file):
+            given = ([str(file), str(last)], signer.options)
+            if last is other:
+                with pytest.raises(urllib.error.HTTPError):
+                    called(server, "attest_own", *given)
+                assert "ranks read different signed models" in server.log.read_text()
+            else:
+                found = called(server, "attest_own", *given)
+                assert [each["equal"] for each in found] == [True, True], found
 
 
 def attested(tmp_path: Path, *arguments: str) -> dict[str, Any]:
