@@ -24,7 +24,15 @@ from tensorizer_ops._attest.compared import (
 )
 from tensorizer_ops._attest.coverage import Layout, uncovered
 from tensorizer_ops._base.boxes import strides_of
-from tensorizer_ops._base.memory import Span, fills_storage, identity, is_plain, span, weak_storage
+from tensorizer_ops._base.memory import (
+    Span,
+    fills_storage,
+    has_memory,
+    identity,
+    is_plain,
+    span,
+    weak_storage,
+)
 from tensorizer_ops._front.serving import Weight
 
 _aten = torch.ops.aten
@@ -284,7 +292,7 @@ def unlisted_in(
 ) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers that a ``state_dict()`` leaves out."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {n: each for n, each in own.items() if n not in state and is_plain(each)}
+    return {n: each for n, each in own.items() if n not in state and has_memory(each)}
 
 
 def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:

@@ -598,6 +598,9 @@ def test_a_cache_that_a_loader_changes(tmp_path: Path) -> None:
         model.get_buffer("mean").copy_(model.get_buffer("cache"))
         model.load_weights((name, each) for name, each in weights if name != "mean")
 
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    model.register_buffer("freed", freed, persistent=False)
     model.get_buffer("cache").copy_(stored["mean"])
     found = attest(model, tmp_path / "m.tensors", load_weights=through_cache)
     text = "the loader copies it from 'cache' in memory, which was not compared"
