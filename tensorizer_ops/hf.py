@@ -24,8 +24,10 @@ from tensorizer_ops._base.option_uses import for_saves
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
+from tensorizer_ops._distributed.together import together
 from tensorizer_ops._front.load_save import save
 from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._front.serving import other_models
 from tensorizer_ops._front.state_dict import AllAtOnce, one_by_one
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
@@ -103,6 +105,8 @@ def from_pretrained(
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
     where, device_map = configs.devices_of(device, device_map)
     fields = files.read_object(folder, CONFIG)
+    if folder.policy is not None and configs.are_parts(kwargs):
+        together(None).same(lambda: folder.loads["subject"], other_models(folder.name))
     # All of a model is wanted, but not at once.
     first = {"hash_first": "true"} if folder.policy else {}
     opened = Reader(

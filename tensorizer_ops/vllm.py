@@ -39,6 +39,7 @@ class WorkerExtension:
 def register() -> None:
     """Make ``--load-format tensorizer_ops``, and the engine of that name, known to vLLM."""
     from vllm.config import LoadConfig, ModelConfig
+    from vllm.distributed import get_tp_group
     from vllm.model_executor import model_loader as vllm
 
     class TensorizerOpsLoader(vllm.BaseModelLoader):  # type: ignore[misc]
@@ -54,7 +55,10 @@ def register() -> None:
         def get_all_weights(
             self, model_config: ModelConfig, model: torch.nn.Module
         ) -> Iterator[tuple[str, torch.Tensor]]:
-            return weights(self._settings, model_config.model_weights or model_config.model)
+            # Only the ranks of the last stage of a pipeline load what drafts tokens.
+            is_draft = model_config.runner_type == "draft"
+            group = get_tp_group().cpu_group if is_draft else None
+            return weights(self._settings, model_config.model_weights or model_config.model, group)
 
         def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
             if getattr(model, "secondary_weights", None):

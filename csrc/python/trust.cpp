@@ -131,14 +131,17 @@ void define_trust(nb::module_& module) {
   });
   module.attr("MOST_BUNDLE_BYTES") = kMostBundleBytes;
   module.def("bundle_bytes", &read_bundle_bytes);
-  module.def("has_name_of_file", &has_name_of_file);
+  module.def("has_name_of_file", [](const std::string& uri) {
+    return run([&](Cancel& /*cancel*/) { return has_name_of_file(uri); });
+  });
   module.def("refuse_name_of_file", [](const std::string& folder) {
     run([&](Cancel& /*cancel*/) { refuse_name_of_file(folder); });
   });
   module.def("trust_in", &trust_in);
   module.def("open_signature", &open_signature);
   module.def("signed_path", [](const std::string& uri) {
-    const std::string path = signed_path(uri);  // which need not be UTF-8
+    // Which need not be UTF-8.
+    const std::string path = run([&](Cancel& /*cancel*/) { return signed_path(uri); });
     return nb::steal<nb::str>(PyUnicode_DecodeFSDefaultAndSize(path.data(), std::ssize(path)));
   });
   nb::class_<Signing>(module, "Signing")

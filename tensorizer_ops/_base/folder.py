@@ -102,6 +102,11 @@ class Folder:
             self.signed_files()
         return self._given
 
+    def refuse_name_of_file(self) -> None:
+        """Raise if it must be signed, and may have been put in the place of a file that was."""
+        if self.policy is not None:
+            _core.refuse_name_of_file(self._place)
+
     def signed_files(self) -> list[str]:
         """Return the names of all files here that are signed, and of the bundle if it is here.
 
@@ -109,7 +114,7 @@ class Folder:
         they are together, and files could be missing.
         """
         if self._listed is None:
-            _core.refuse_name_of_file(self._place)
+            self.refuse_name_of_file()
             bundle = self._bundle or self.uri(BUNDLE)
             try:
                 found = _core.open_signature(
@@ -360,7 +365,10 @@ def write_signature(text: str, uri: str, options: Options) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(text.encode())
         file.flush()
-        _core.upload(to_uri(Path(file.name)), uri, as_pairs(options))
+        # Others may have put a link under its name.
+        _core.upload(
+            to_uri(Path(file.name)), uri, as_pairs({"replace_links": "true", **as_text(options)})
+        )
 
 
 def refuse_path(name: str) -> None:

@@ -61,7 +61,7 @@ def files_of_ranks(folder: Folder, place: str, options: dict[str, str]) -> list[
     texts = opened(folder, name, options).metadata()
     try:
         files: list[str] = json.loads(texts[KEY])["files"]
-        if not all(map(DATA_FILE.fullmatch, files)):
+        if not isinstance(files, list) or not all(map(DATA_FILE.fullmatch, files)):
             raise ValueError("it names what is no file of a rank")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise errors.InvalidFormat(f"{label}: the list of files is damaged: {error}") from error

@@ -69,7 +69,9 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
         if folder.path is not None and not os.path.isdir(folder.path):
             return []
         found = checks_of(folder, options, given.verify, given.threads or 0)
-        is_signed = "trust" in options and folder.has(BUNDLE)
+        is_signed = "trust" in options and ("signature" in options or folder.has(BUNDLE))
+        if "trust" in options:
+            _core.refuse_name_of_file(uri)
     except (errors.NotFound, errors.InvalidArgument):
         return []  # as the error for a file will say
     except errors.Error as error:
@@ -93,7 +95,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
             for name in sorted(os.listdir(folder.path))
             if name.endswith((".tensors", ".safetensors"))
             and name not in found
-            and not NAME.match(name)
+            and not NAME.fullmatch(name.removesuffix(".tensors").removesuffix("-read"))
         ]
     return checks
 

@@ -154,7 +154,9 @@ def understood(text: str) -> Metadata:
 
 
 def _size(numbers: Sequence[int]) -> torch.Size:
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+    if not isinstance(numbers, list | torch.Size) or not all(
+        type(number) is int and 0 <= number < 1 << 63 for number in numbers
+    ):
         raise Damaged("it has a size that is none")
     return torch.Size(numbers)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.nested import (
@@ -119,7 +119,7 @@ def is_folder(uri: Source, options: Options | None) -> bool:
     path = local_path(uri)  # type: ignore[arg-type]
     if path is not None:
         return os.path.isdir(path) and os.path.exists(os.path.join(path, FILE))
-    if place.partition("?")[0].endswith((".tensors", ".safetensors")):
+    if _core.has_name_of_file(place):
         return False  # without asking the server
     # What it has signed is checked when it is read.
     return Folder(place, unsigned(options)).has(FILE)

@@ -207,7 +207,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         self._check_files({place.file for place in places.values()})
         self._save(FILE, {}, 1, {**self._metadata, KEY: described(metadata, places)})
         folder = self._folder().path
-        if folder is not None:
+        if folder is not None and not self.file_id:  # the folder of a step has no others
             _delete_others(Path(folder), {place.file for place in places.values()})
 
     def _check_files(self, files: set[str]) -> None:
@@ -235,7 +235,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
     def _save_options(self) -> dict[str, str]:
         options = dict(self._options)
         if self._folder().path is not None:
-            options.setdefault("fsync", "true")
+            options = {"fsync": "true", "replace_links": "true"} | options
         return options
 
     def _save(
@@ -287,6 +287,7 @@ class TensorizerStorageReader(_Place, StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the checkpoint."""
         folder = self._folder()
+        folder.refuse_name_of_file()
         texts = self._current.texts = texts_of(folder.uri(FILE), options=self._options)
         check_wanted(texts, self.wanted, f"{FILE!r} in {folder.label}")
         text = texts.get(KEY)

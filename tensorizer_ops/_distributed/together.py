@@ -44,6 +44,15 @@ class Together:
         dist.all_gather_object(outcomes, own, self.group)
         return outcomes
 
+    def same(self, call: Callable[[], object], unlike: str) -> None:
+        """Make a call on every rank; raise the error of the first that fails, or if they differ."""
+        outcomes = self.each(call)
+        for _, error in outcomes:
+            if error is not None:
+                raise error
+        if any(outcome.value != outcomes[0].value for outcome in outcomes):
+            raise errors.HashMismatch(unlike)
+
     def first(self, call: Callable[[], _Result]) -> _Result:
         """Make a call on the first rank, and return its result, or raise its error, on all."""
         value, error = self.each(call if self.rank == 0 else lambda: None)[0]

@@ -66,7 +66,9 @@ class Settings:
         self.how: dict[str, Any] = {**how, "options": self.options, "device": "cpu"}
 
 
-def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]]:
+def weights(
+    settings: Settings, model: str, group: dist.ProcessGroup | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the name and the tensor of each, of the files of a model, in the order of the files.
 
     If several ranks load the model, large tensors are a :class:`Weight`: each rank reads only the
@@ -74,8 +76,10 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
 
     Args:
         model: the place of the files, unless the settings have one.
+        group: the ranks that load the model together, if these are not all. If the files must be
+            signed, they compare what they have opened.
     """
-    files, how, readers = _opened(settings, settings.uri or model)
+    files, how, readers = _opened(settings, settings.uri or model, group)
     if "node_folder" in settings.options:
         _keep_open([Reader(place, **how) for place in files])
     places: dict[str, str] = {}
@@ -90,11 +94,10 @@ def weights(settings: Settings, model: str) -> Iterator[tuple[str, torch.Tensor]
             yield name, tensor
 
 
-def _opened(settings: Settings, uri: str) -> tuple[list[str], dict[str, Any], list[Reader]]:
-    """Return the files of a model, how to load them, and readers if several ranks load them.
-
-    If the files must be signed, all ranks call this together.
-    """
+def _opened(
+    settings: Settings, uri: str, group: dist.ProcessGroup | None
+) -> tuple[list[str], dict[str, Any], list[Reader]]:
+    """Return the files of a model, how to load them, and readers if there are several ranks."""
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
     def opened() -> tuple[list[str], dict[str, Any], list[Reader]]:
@@ -110,12 +113,7 @@ def _opened(settings: Settings, uri: str) -> tuple[list[str], dict[str, Any], li
         found.append(opened())
         return signed_roots(found[0][2])
 
-    outcomes = Together(None, are_alone=False).each(signed)
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    if any(outcome.value != outcomes[0].value for outcome in outcomes):
-        raise errors.HashMismatch(other_models(uri))
+    Together(group, are_alone=False).same(signed, other_models(uri))
     return found[0]
 
 
@@ -160,9 +158,9 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
     model, loads, signed = model_of(uri, options)
     if path is None:
         return [model], loads
-    inside = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    # Those that are signed are not taken from the disk, where one may be missing for a moment.
-    names = sorted({name for name in (*inside, *signed) if name.endswith(_OWN)})
+    # Those that are signed are not taken from the disk, where others may be at any moment.
+    inside = os.listdir(path) if "trust" not in loads and os.path.isdir(path) else signed
+    names = sorted(name for name in inside if name.endswith(_OWN))
     _check_parts(uri, names)
     return [os.path.join(path, name) for name in names] or [model], loads
 

@@ -228,7 +228,11 @@ def takes_each(
 
     if int(transformers.__version__.partition(".")[0]) < 5:
         return False
-    divided = any(kwargs.get(name) for name in ("distributed_config", "tp_plan", "tp_size"))
     quantized = kwargs.get("quantization_config") or getattr(config, "quantization_config", None)
     cast = all(reader.dtype(name) != dtype for name in reader)
-    return device is None or divided or bool(quantized) or cast
+    return device is None or are_parts(kwargs) or bool(quantized) or cast
+
+
+def are_parts(kwargs: Mapping[str, Any]) -> bool:
+    """Return whether each rank takes a part of the model."""
+    return any(kwargs.get(name) for name in ("distributed_config", "tp_plan", "tp_size"))

@@ -140,3 +140,30 @@ def test_all_ranks_read_the_same_signed_checkpoint(
     assert load("newer", "newer") == [[1.0] * 3] * 2
     for report in load("older", "newer"):
         assert "ranks read different signed checkpoints" in str(report)
+
+
+PARTS = """
+trust, *places = given
+try:
+    options = {"trust": f"file:{trust}"}
+    tensorizer_ops.hf.from_pretrained(places[rank], tp_plan="auto", options=options)
+    report("loaded")
+except tensorizer_ops.errors.HashMismatch as error:
+    report(str(error))
+"""
+
+
+def test_all_ranks_read_parts_of_the_same_signed_model(tmp_path: Path, signer: Signer) -> None:
+    pytest.importorskip("transformers")
+    from support.hf_models import llama
+
+    model = llama()
+    for place in ("older", "newer"):
+        for parameter in model.parameters():
+            parameter.data.add_(1)
+        tensorizer_ops.hf.save_pretrained(model, tmp_path / place)
+        tensorizer_ops.sign(tmp_path / place, key=signer.private)
+    for second, expected in (("older", "loaded"), ("newer", "ranks read different signed models")):
+        given = (PARTS, signer.public, tmp_path / "older", tmp_path / second)
+        for report in run_ranks(tmp_path / f"with {second}", *given, count=2).reports:
+            assert expected in report

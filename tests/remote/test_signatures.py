@@ -332,6 +332,15 @@ def test_whole_models_are_verified(model: Path, signer: Signer) -> None:
         trust.verify(model, policy=policy)
 
 
+def test_no_bundle_is_written_through_a_link(model: Path, signer: Signer, tmp_path: Path) -> None:
+    (tmp_path / "foreign").write_text("precious")
+    for place, bundle in ((model, "model.sig"), (model / "m.tensors", "m.tensors.sig")):
+        (model / bundle).symlink_to(tmp_path / "foreign")
+        tensorizer_ops.sign(place, key=signer.private)
+        assert not (model / bundle).is_symlink()
+    assert (tmp_path / "foreign").read_text() == "precious"
+
+
 @pytest.mark.parametrize("method", ["shards", "files"])
 def test_links_are_not_verified(model: Path, signer: Signer, tmp_path: Path, method: Any) -> None:
     """What they lead to may change later."""
@@ -426,10 +435,9 @@ def test_commands(model: Path, signer: Signer) -> None:
 
 
 def test_commands_show_no_secrets(model: Path, signer: Signer, web: Web) -> None:
-    shutil.rmtree(web.root / "signed", ignore_errors=True)
-    shutil.copytree(model, web.root / "signed")
-    tensorizer_ops.sign(web.root / "signed", key=signer.private)
-    uri = web.url("signed/m.tensors?X-Amz-Signature=hunter22").replace("://", "://me:hunter22@")
+    shutil.copytree(model, web.root / "shown")
+    tensorizer_ops.sign(web.root / "shown", key=signer.private)
+    uri = web.url("shown/m.tensors?X-Amz-Signature=hunter22").replace("://", "://me:hunter22@")
     done = run("verify", "--trust", signer.public, uri)
     assert "m.tensors?...: 1 file, signed by" in done.stdout
     assert "hunter22" not in done.stdout + done.stderr

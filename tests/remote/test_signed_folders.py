@@ -366,6 +366,61 @@ def test_a_signed_file_that_is_taken_away_after_the_check(
         read(folder, signer)
 
 
+def test_a_file_that_becomes_a_folder_after_the_check(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of a folder, of which each was signed alone, do not take its place."""
+    file, folder = tmp_path / "m.tensors", tmp_path / "folder"
+    for place in (file, folder / "a.tensors", folder / "b.tensors"):
+        tensorizer_ops.save(place, {place.stem: torch.ones(3)})
+        tensorizer_ops.sign(place, key=signer.private)
+    find = serving.model_of
+
+    def exchange(*given: Any) -> Any:
+        found = find(*given)
+        file.unlink()
+        folder.rename(file)
+        return found
+
+    monkeypatch.setattr(serving, "model_of", exchange)
+    with pytest.raises((errors.Crypto, ValueError)):
+        read_with_server(file, signer)
+
+
+def consolidate(place: Path, signer: Signer) -> None:
+    checkpoint.consolidate(place, place.with_name("whole.tensors"), source_options=signer.options)
+
+
+def load_checkpoint(place: Path, signer: Signer) -> None:
+    checkpoint.load(place, options=signer.options)
+
+
+def fill_with_dcp(place: Path, signer: Signer) -> None:
+    reader = checkpoint.TensorizerStorageReader(place, options=signer.options)
+    state = {"w": torch.zeros(3)}
+    torch.distributed.checkpoint.load(state, storage_reader=reader, no_dist=True)
+
+
+@pytest.mark.parametrize("name", ["last.ckpt", "m.tensors"])
+@pytest.mark.parametrize("read", [load_checkpoint, consolidate, fill_with_dcp])
+def test_a_checkpoint_of_ranks_in_the_place_of_a_file(
+    tmp_path: Path, signer: Signer, name: str, read: Callable[[Path, Signer], None]
+) -> None:
+    writer = checkpoint.TensorizerStorageWriter(tmp_path / name)
+    state = {"w": torch.ones(3)}
+    torch.distributed.checkpoint.save(state, storage_writer=writer, no_dist=True)
+    for file in [*(tmp_path / name).iterdir()]:
+        tensorizer_ops.sign(file, key=signer.private)
+    refused = torch.distributed.checkpoint.api.CheckpointException
+    with pytest.raises((errors.Crypto, refused), match="a folder with the name of a file"):
+        read(tmp_path / name, signer)
+    command = ("verify", "-o", f"trust={signer.options['trust']}")
+    run(*command, tmp_path / name, status=1 if name == "last.ckpt" else 2)
+    (tmp_path / name).rename(tmp_path / "m")
+    read(tmp_path / "m", signer)
+    run(*command, tmp_path / "m")
+
+
 @pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
 def test_a_folder_that_was_a_file(
     tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
