@@ -343,7 +343,9 @@ def sign(
             as_pairs(for_loads(options)),
             threads,
         )
-    write_signature(text, target, for_saves(options))
+    # Others may have put a link under its usual name.
+    own = {} if signature else {"replace_links": "true"}
+    write_signature(text, target, own | for_saves(options))
     statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
     root: str = statement["subject"][0]["digest"]["sha256"]
     return root

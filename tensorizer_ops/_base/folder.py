@@ -365,10 +365,7 @@ def write_signature(text: str, uri: str, options: Options) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(text.encode())
         file.flush()
-        # Others may have put a link under its name.
-        _core.upload(
-            to_uri(Path(file.name)), uri, as_pairs({"replace_links": "true", **as_text(options)})
-        )
+        _core.upload(to_uri(Path(file.name)), uri, as_pairs(options))
 
 
 def refuse_path(name: str) -> None:

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -171,6 +172,10 @@ TEST_F(IoTest, ReplacesLinks) {
   EXPECT_EQ(mode_of(folder_ / "link"), mode_of(folder_ / "new"));
   fs::create_directory(folder_ / "folder");
   EXPECT_EQ(error_of([&] { replacing("folder"); }).system_errno(), EISDIR);
+  if (mknod((folder_ / "device").c_str(), S_IFCHR | 0600, makedev(1, 3)) == 0) {  // as root
+    save(*replacing("device"), head_, "data");
+    EXPECT_TRUE(fs::is_character_file(folder_ / "device"));
+  }
 }
 
 TEST_F(IoTest, RefusesFoldersAsTargets) {

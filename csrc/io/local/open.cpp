@@ -171,8 +171,10 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
     return open_descriptor_sink(number, path, options);
   }
   struct stat status;
-  if (options.replace_links) {
-    if (lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) must_be_writable(path);
+  const bool exists = lstat(path.c_str(), &status) == 0;
+  const bool is_device = exists && (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode));
+  if (options.replace_links && !is_device) {
+    if (exists && S_ISREG(status.st_mode)) must_be_writable(path);
     if (std::unique_ptr<Sink> sink = replacing_sink(path, options)) return sink;
     throw system_error(EACCES, "cannot replace", path);
   }
