@@ -96,14 +96,16 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         version = update_info.version
         paths: list[str] = []
 
-        def find() -> None:
+        def find() -> str:
             if self._node is None:
                 raise errors.InvalidArgument(
                     "the place of the versions is not known: call init_weight_transfer_engine first"
                 )
-            paths.append(str(self._node.file(version, update_info.patience)))
+            path = self._node.file(version, update_info.patience)
+            paths.append(str(path))
+            return path.name  # which has the digest
 
-        if not all_succeed(find):
+        if not all_succeed(find, f"ranks have different models as version {version}"):
             return
         since = time.monotonic()
         done = False
