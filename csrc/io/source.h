@@ -146,9 +146,9 @@ class Source : public Redactor {
     return false;
   }
 
-  // Returns the root digest of the model that somebody trusted has signed, and whose bytes alone it
-  // gives; null if they need not be signed.
-  virtual std::optional<std::string> signed_root() const { return std::nullopt; }
+  // Returns the root digest of the model that somebody trusted has signed, and behind it, each in a
+  // line, the names in it of the files whose bytes alone it gives; null if they need not be signed.
+  virtual std::optional<std::string> signed_as() const { return std::nullopt; }
 
   // Returns whether bytes that it gives are not known to be signed before confirm() has returned:
   // nothing that was made of them may be given out before.
@@ -198,7 +198,7 @@ class ForwardingSource : public Source {
   std::optional<std::string> version() const override { return file_->version(); }
   void confirm(Cancel& cancel) override { file_->confirm(cancel); }
   std::uint64_t start() const override { return file_->start(); }
-  std::optional<std::string> signed_root() const override { return file_->signed_root(); }
+  std::optional<std::string> signed_as() const override { return file_->signed_as(); }
   bool checks_at_end() const override { return file_->checks_at_end(); }
   std::uint64_t end_of_file(std::uint64_t offset) const override {
     return file_->end_of_file(offset);

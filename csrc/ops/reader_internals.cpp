@@ -208,7 +208,7 @@ void define_reader_internals(torch::Library& library) {
       .def("chunk_digests",
            method(+[](FileReader& reader, std::string name) { return reader.chunk_digests(name); }))
       .def("remote_version", method(+[](FileReader& reader) { return reader.remote_version(); }))
-      .def("signed_root", method(+[](FileReader& reader) { return reader.signed_root(); }))
+      .def("signed_as", method(+[](FileReader& reader) { return reader.signed_as(); }))
       .def("can_map", method(+[](FileReader& reader) { return reader.can_map(); }))
       .def("matches", method(+[](FileReader& reader, std::int64_t tensor, at::Tensor given) {
              return reader.matches(static_cast<std::uint32_t>(tensor), given);

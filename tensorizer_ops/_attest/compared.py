@@ -120,7 +120,7 @@ class Compared(Stored):
     @functools.cached_property
     def _has_parts(self) -> bool:
         """Return whether parts can be verified, which a hash of the whole cannot do."""
-        return bool(self._internals.signed_root() or self._internals.chunk_digests(self.name)[0])
+        return bool(self._internals.signed_as() or self._internals.chunk_digests(self.name)[0])
 
     def load(self, index: Index, device: torch.device | str) -> torch.Tensor:
         """Load a part, verified."""

@@ -299,13 +299,15 @@ class Folder:
         _core.upload(to_uri(path), self.below(name), as_pairs(options))
 
 
-def model_of(uri: str, options: Options) -> tuple[str, SecretOptions, list[str]]:
+def model_of(
+    uri: str, options: Options, *, are_one: bool = True
+) -> tuple[str, SecretOptions, list[str]]:
     """Return the URI of a model, the options to load it with, and its signed weights.
 
     If the files in a folder must be signed, all of them are, as one model, and no weights that are
     signed are missing. The URI is that of the file, so that no other is found in its place; not if
-    there are several on this machine, or none with a usual name on a server. Weights are listed
-    for a folder of this machine.
+    none has a usual name on a server, or if there may be several of this library, unless they
+    ``are_one`` each. Weights are listed for a folder of this machine.
     """
     loads = SecretOptions(as_text(options))
     path = local_path(uri)
@@ -327,6 +329,11 @@ def model_of(uri: str, options: Options) -> tuple[str, SecretOptions, list[str]]
             raise errors.NotFound(f"{folder.label} lacks {name!r}, which is signed")
     kinds = [[name for name in weights if name.endswith(kind)] for kind in _WEIGHTS]
     only = [folder.uri(those[0]) for those in kinds if len(those) == 1]
+    if len(weights) > 1 and not only and (are_one or len(kinds[0]) < 2):
+        raise errors.InvalidArgument(
+            f"{folder.label} has several models that are signed, such as {weights[0]!r} and "
+            f"{weights[1]!r}: give the path of one of them"
+        )
     return (only or [uri])[0], folder.loads, weights
 
 

@@ -70,7 +70,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
             return []
         found = checks_of(folder, options, given.verify, given.threads or 0)
         is_signed = "trust" in options and ("signature" in options or folder.has(BUNDLE))
-        if "trust" in options:
+        if "trust" in options and (found or folder.path is not None):
             _core.refuse_name_of_file(uri)
     except (errors.NotFound, errors.InvalidArgument):
         return []  # as the error for a file will say

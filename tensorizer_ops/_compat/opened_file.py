@@ -34,7 +34,7 @@ class OpenedFile:
         try:
             self._place = engine_place(place)
             self._input, self.header = self._open(place, lazy)
-            self._signed_root = self.internals.signed_root()
+            self._signed_as = self.internals.signed_as()
         except BaseException:
             files.close(self._stream)
             raise
@@ -106,7 +106,7 @@ class OpenedFile:
             replaced = "the file is not the one that was loaded: it was replaced"
             if not catalog.is_of(reader):
                 raise RuntimeError(replaced)
-            if torch.classes.tensorizer._Internals(reader).signed_root() != self._signed_root:
+            if torch.classes.tensorizer._Internals(reader).signed_as() != self._signed_as:
                 raise errors.HashMismatch(replaced)
             yield reader
         finally:

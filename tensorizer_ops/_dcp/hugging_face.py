@@ -243,7 +243,7 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
 
     def _signed_content(self) -> Any:
         internals = map(torch.classes.tensorizer._Internals, self._current.readers.values())
-        return [each.signed_root() for each in internals]
+        return [each.signed_as() for each in internals]
 
     def _close(self) -> None:
         self._current.readers.clear()

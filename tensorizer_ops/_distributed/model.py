@@ -63,7 +63,7 @@ class Model(NamedTuple):
         said = [chosen, unique, extents, [str(kind) for kind in types], shapes]
         form = [internals.version(), internals.flags(), internals.claimed_size()]
         # Signed copies that differ nowhere else are of two models.
-        content = [_content(reader), internals.signed_root()]
+        content = [_content(reader), internals.signed_as()]
         where = [listed.data_offsets, form, content, verify, besides]
         text = json.dumps([said, where])
         wanted = {name: place[every[name]] for name in chosen}

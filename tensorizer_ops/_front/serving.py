@@ -111,16 +111,16 @@ def _opened(
 
     def signed() -> list[str]:
         found.append(opened())
-        return signed_roots(found[0][2])
+        return signed_contents(found[0][2])
 
     Together(group, are_alone=False).same(signed, other_models(uri))
     return found[0]
 
 
-def signed_roots(readers: Sequence[Reader]) -> list[str]:
+def signed_contents(readers: Sequence[Reader]) -> list[str]:
     """Return texts that differ for other files that are signed. Opens the files."""
     scripts = [reader.script_object for reader in readers]
-    return [torch.classes.tensorizer._Internals(script).signed_root() for script in scripts]
+    return [torch.classes.tensorizer._Internals(script).signed_as() for script in scripts]
 
 
 def other_models(uri: str) -> str:
@@ -155,7 +155,7 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
             f"{label(uri)} is no file or folder of this machine: give the URI of the weights as "
             f"uri in {_ARGUMENT}",
         )
-    model, loads, signed = model_of(uri, options)
+    model, loads, signed = model_of(uri, options, are_one=False)
     if path is None:
         return [model], loads
     # Those that are signed are not taken from the disk, where others may be at any moment.

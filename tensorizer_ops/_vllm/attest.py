@@ -12,7 +12,7 @@ from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch, unlisted_in
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import files_of, other_models, signed_roots
+from tensorizer_ops._front.serving import files_of, other_models, signed_contents
 from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
 from tensorizer_ops._vllm.ranks import all_succeed
 
@@ -28,9 +28,9 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
     found: list[Attestation] = []
 
     def signed() -> list[str]:
-        attestation, roots = _attested(model, uri, options)
+        attestation, contents = _attested(model, uri, options)
         found.append(attestation)
-        return roots
+        return contents
 
     return found[0] if all_succeed(signed, other_models(uri)) else Attestation([], {}, {})
 
@@ -38,7 +38,7 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
 def _attested(
     model: torch.nn.Module, uri: str, options: Mapping[str, str]
 ) -> tuple[Attestation, list[str]]:
-    """Compare, and return also what :func:`signed_roots` does of the files."""
+    """Compare, and return also what :func:`signed_contents` does of the files."""
     tensors = model.state_dict(keep_vars=True)
     unlisted = unlisted_in(tensors, model)
     hidden: dict[str, str] = {}
@@ -66,11 +66,11 @@ def _attested(
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
         sizes = {name: size for reader in readers for name, size in sizes_in(reader).items()}
         watch = Watch(watched, {n: each for n, each in unlisted.items() if n not in hidden}, sizes)
-        roots = signed_roots(readers)
+        contents = signed_contents(readers)
         with watch:
             model.load_weights(weights())  # type: ignore[operator]
             reshaped.finish()
     found = watch.attestation
     found.not_compared |= hidden | replaced.not_compared
     found.compared = [name for name in found.compared if name not in found.not_compared]
-    return found, roots
+    return found, contents

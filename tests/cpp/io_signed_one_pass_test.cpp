@@ -67,7 +67,7 @@ class OnePassTest : public IoTest {
 
 TEST_F(OnePassTest, ReadsInOrderReadEachByteOnce) {
   const auto source = one_pass();
-  EXPECT_TRUE(source->signed_root());
+  EXPECT_TRUE(source->signed_as());
   EXPECT_EQ(source->map(), nullptr);
   std::byte byte{};
   EXPECT_FALSE(source->read_anew(0, {&byte, 1}, cancel_));

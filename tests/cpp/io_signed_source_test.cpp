@@ -89,7 +89,7 @@ TEST_F(SignedSourceTest, SaysWhereTheFileEnds) {
 
 TEST_F(SignedSourceTest, NothingComesPastTheCheck) {
   const auto source = signed_as(text_);
-  EXPECT_TRUE(source->signed_root());
+  EXPECT_TRUE(source->signed_as());
   EXPECT_EQ(source->map(), nullptr);
   Mapping space(kMappingUnit, "space");
   EXPECT_FALSE(source->map_into(space, 0));

@@ -146,6 +146,21 @@ def test_a_deserializer_opens_no_other_signed_model(tmp_path: Path, signer: Sign
                 read_again()
 
 
+def test_a_deserializer_opens_no_other_file_of_the_bundle(tmp_path: Path, signer: Signer) -> None:
+    for step in (1, 2):
+        tensors = {"w": torch.full((6,), float(step))}
+        tensorizer_ops.save(tmp_path / "run" / f"step-{step}.tensors", tensors)
+    tensorizer_ops.sign(tmp_path / "run", key=signer.private)
+    second = (tmp_path / "run" / "step-2.tensors").rename(tmp_path / "step-2.tensors")
+    given = {"device": "cpu", "dtype": torch.float64, "options": signer.options}
+    with TensorDeserializer(tmp_path / "run", **given) as tensors:
+        assert tensors["w"].tolist() == [1.0] * 6
+        (tmp_path / "run" / "step-1.tensors").unlink()
+        second.rename(tmp_path / "run" / "step-2.tensors")
+        with pytest.raises(errors.HashMismatch, match="it was replaced"):
+            list(tensors.read_numpy_arrays())
+
+
 def test_file_objects_have_no_signature(model: Path, signer: Signer) -> None:
     tensorizer_ops.sign(model, key=signer.private)
     content = (model / "m.tensors").read_bytes()
@@ -432,6 +447,14 @@ def test_commands(model: Path, signer: Signer) -> None:
         "--signature is for --trust" in run("verify", "--signature", bundle, model, status=2).stderr
     )
     run(*trusting, model / "m.tensors", status=1)
+
+
+def test_a_file_on_a_server_is_verified(model: Path, signer: Signer, web: Web) -> None:
+    for name in ("last.ckpt", "m.pth", "m"):
+        shutil.copy(model / "m.tensors", web.root / name)
+        tensorizer_ops.sign(web.root / name, key=signer.private)
+        for how in (("--trust", signer.public), ("-o", f"trust=file:{signer.public}")):
+            assert "OK" in run("verify", *how, web.url(name)).stdout
 
 
 def test_commands_show_no_secrets(model: Path, signer: Signer, web: Web) -> None:

@@ -353,8 +353,8 @@ def test_a_signed_file_that_is_taken_away_after_the_check(
     tensorizer_ops.sign(folder, key=signer.private)
     find = reading.model_of
 
-    def take_away(*given: Any) -> Any:
-        found = find(*given)
+    def take_away(*given: Any, **how: Any) -> Any:
+        found = find(*given, **how)
         for file in folder.glob("model-*"):
             file.unlink()
         (folder / "model.safetensors.index.json").unlink()
@@ -364,6 +364,22 @@ def test_a_signed_file_that_is_taken_away_after_the_check(
     read = read_with_dcp if reading is hugging_face else read_with_server
     with pytest.raises(FileNotFoundError, match=r"index\.json"):
         read(folder, signer)
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
+def test_a_folder_with_several_signed_models(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
+) -> None:
+    """None is taken because the others are away when the folder is searched."""
+    files = [tmp_path / "m" / f"step-{step}.safetensors" for step in (1, 2)]
+    for file in files:
+        tensorizer_ops.save(file, {"w": torch.ones(3)}, options={"max_shard_size": 40})
+    tensorizer_ops.sign(tmp_path / "m", key=signer.private)
+    with pytest.raises(errors.InvalidArgument, match="several models that are signed, such as"):
+        read(tmp_path / "m", signer)
+    readers = [tensorizer_ops.Reader(file, options=signer.options) for file in files]
+    one, other = serving.signed_contents(readers)
+    assert one != other  # as ranks compare them
 
 
 def test_a_file_that_becomes_a_folder_after_the_check(
@@ -376,8 +392,8 @@ def test_a_file_that_becomes_a_folder_after_the_check(
         tensorizer_ops.sign(place, key=signer.private)
     find = serving.model_of
 
-    def exchange(*given: Any) -> Any:
-        found = find(*given)
+    def exchange(*given: Any, **how: Any) -> Any:
+        found = find(*given, **how)
         file.unlink()
         folder.rename(file)
         return found

@@ -28,7 +28,7 @@ struct LoadJob {
   bool verifies() const { return settings.verify != Verify::None && data_digests() == nullptr; }
   // Returns whether the source gives only signed bytes, so that all are verified, also those for
   // which the file keeps no digests.
-  bool verified_by_source() const { return verifies() && source.signed_root().has_value(); }
+  bool verified_by_source() const { return verifies() && source.signed_as().has_value(); }
   // Returns whether any digests are compared or computed.
   bool digests() const { return verifies() || data_digests() != nullptr; }
   // Returns whether the digests of chunks are compared with those that the file lists, in place of

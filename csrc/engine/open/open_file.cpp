@@ -48,7 +48,7 @@ std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOpt
                                    Wants wants) {
   check_wants(*source, wants);
   const SignedOptions wanted = signed_options_in(options.source.given);
-  if (wanted.trust.empty() || source->signed_root()) return source;
+  if (wanted.trust.empty() || source->signed_as()) return source;
   throw Error(ErrorKind::InvalidArgument,
               source->label() +
                   ": option 'trust' is for files with a signature, and this is none: "
@@ -169,7 +169,7 @@ std::shared_ptr<WholeFilesSource> OpenFile::source_of_whole(std::span<const Load
                                                             Verify verify) const {
   const bool has_own = !catalogue_->data_digests().empty() || !catalogue_->chunk_digests().empty();
   if (whole_files_.empty() || verify != Verify::All || options_.digest || has_own ||
-      source_->signed_root()) {
+      source_->signed_as()) {
     return nullptr;
   }
   if (takes_all(items)) return std::make_shared<WholeFilesSource>(source_, whole_files_);

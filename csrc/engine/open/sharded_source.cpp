@@ -153,11 +153,17 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
   return all.value_or(ReadHints{});
 }
 
-std::optional<std::string> ShardedSource::signed_root() const {
-  const std::optional<std::string> root = shards_.front().source->signed_root();
-  const bool is_one_model = std::ranges::all_of(
-      shards_, [&](const Shard& shard) { return shard.source->signed_root() == root; });
-  return is_one_model ? root : std::nullopt;
+std::optional<std::string> ShardedSource::signed_as() const {
+  const auto root_of = [](const std::string& identity) {
+    return identity.substr(0, identity.find('\n'));
+  };
+  std::optional<std::string> all;
+  for (const Shard& shard : shards_) {
+    const std::optional<std::string> own = shard.source->signed_as();
+    if (!own || (all && root_of(*all) != root_of(*own))) return std::nullopt;
+    all = all ? *all + own->substr(own->find('\n')) : *own;
+  }
+  return all;
 }
 
 std::uint64_t ShardedSource::end_of_file(std::uint64_t offset) const {

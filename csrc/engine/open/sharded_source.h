@@ -34,7 +34,7 @@ class ShardedSource final : public Source {
   std::optional<FileIdentity> identity() const override;
   bool reads(const FileIdentity& file) const override;
   std::uint64_t block() const override { return shards_.front().source->block(); }
-  std::optional<std::string> signed_root() const override;
+  std::optional<std::string> signed_as() const override;
   bool checks_at_end() const override;
   std::uint64_t end_of_file(std::uint64_t offset) const override;
   bool remote() const override;

@@ -197,7 +197,7 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
                       manifest.digests_of(listed),
                       bundle,
                       manifest.signer,
-                      to_hex(manifest.root)};
+                      to_hex(manifest.root) + '\n' + listed.name};
   if (*size <= kLargestFile || (in_shards && shard_size <= kLargestShard)) {
     return std::make_unique<SignedSource>(std::move(file), std::move(shards));
   }

@@ -22,7 +22,7 @@ struct SignedShards {
   ConstBytes digests;                 // SHA-256, 32 bytes for each shard
   std::shared_ptr<const void> owner;  // of the digests
   std::string signer;                 // for messages
-  std::string root{};                 // the digest of the model
+  std::string identity{};             // as Source::signed_as() returns it
 };
 
 // Feeds each message its bytes, side by side.
@@ -38,7 +38,7 @@ class ShardsSource : public KeepingSource {
   // empty.
   ShardsSource(std::shared_ptr<Source> file, SignedShards shards);
 
-  std::optional<std::string> signed_root() const override { return shards_.root; }
+  std::optional<std::string> signed_as() const override { return shards_.identity; }
   // Bytes that read() gave have been compared or hashed: others in their place would not be the
   // signed ones.
   bool read_anew(std::uint64_t, Bytes, Cancel&) override { return false; }

@@ -214,7 +214,7 @@ std::optional<std::string> FileReader::remote_version() {
   return open->source().remote() ? open->source().version() : std::nullopt;
 }
 
-std::optional<std::string> FileReader::signed_root() { return file()->source().signed_root(); }
+std::optional<std::string> FileReader::signed_as() { return file()->source().signed_as(); }
 
 bool FileReader::can_map() { return file()->map() != nullptr; }
 

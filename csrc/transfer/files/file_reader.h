@@ -105,7 +105,7 @@ class FileReader {
   std::optional<std::string> remote_version();
   // Returns the root digest of the model whose signature is compared with what is read; null if
   // none is.
-  std::optional<std::string> signed_root();
+  std::optional<std::string> signed_as();
   // Returns whether tensors on the CPU can share pages with the file.
   bool can_map();
   void prefetch(const std::optional<std::vector<std::string>>& names);
