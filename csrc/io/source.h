@@ -147,7 +147,8 @@ class Source : public Redactor {
   }
 
   // Returns the root digest of the model that somebody trusted has signed, and behind it, each in a
-  // line, the names in it of the files whose bytes alone it gives; null if they need not be signed.
+  // line, the names of the files in it whose bytes alone it gives, with digests of these; null if
+  // they need not be signed.
   virtual std::optional<std::string> signed_as() const { return std::nullopt; }
 
   // Returns whether bytes that it gives are not known to be signed before confirm() has returned:

@@ -135,6 +135,10 @@ class Folder:
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
 
+    def signed_weights(self) -> list[str]:
+        """Return the names of the weights here that are signed, and of their indexes."""
+        return [n for n in self.signed_files() if n.endswith(_WEIGHTS) and "/" not in n]
+
     def check_bundle(self, path: str) -> None:
         """Raise for a copy of the bundle that is not the one that was read before."""
         wanted = self._given["subject"]
@@ -323,7 +327,7 @@ def model_of(
     if path is None:
         found = [folder.uri(name) for name in _USUAL if folder.has(name)]
         return (found or [uri])[0], folder.loads, []
-    weights = [n for n in folder.signed_files() if n.endswith(_WEIGHTS) and "/" not in n]
+    weights = folder.signed_weights()
     for name in weights:
         if not os.path.exists(os.path.join(path, name)):
             raise errors.NotFound(f"{folder.label} lacks {name!r}, which is signed")

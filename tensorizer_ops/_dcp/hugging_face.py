@@ -267,17 +267,14 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
 
 
 def _files_of_ranks(folder: Folder) -> list[str]:
-    """Return the files of torch's writer in a folder, if it has not merged them.
-
-    If they must be signed, none that is signed is missing.
-    """
+    """Return the files of torch's writer in a folder, if it has not merged them."""
     if folder.path is None or not os.path.isdir(folder.path):
         return []
-    files = sorted(name for name in os.listdir(folder.path) if name.endswith(".safetensors"))
-    if not files or not all(_OF_A_RANK.fullmatch(name) for name in files):
-        return []
-    signed = folder.signed_files() if folder.policy else []
-    return sorted({*files, *(name for name in signed if _OF_A_RANK.fullmatch(name))})
+    if folder.policy is not None:  # whatever was taken away
+        files = folder.signed_weights()
+    else:
+        files = [name for name in os.listdir(folder.path) if name.endswith(".safetensors")]
+    return sorted(files) if all(map(_OF_A_RANK.fullmatch, files)) else []
 
 
 def _added(

@@ -366,6 +366,37 @@ def test_a_signed_file_that_is_taken_away_after_the_check(
         read(folder, signer)
 
 
+@pytest.mark.parametrize("name", ["model.tensors", "model.safetensors"])
+def test_a_model_whose_place_files_of_ranks_would_take(
+    tmp_path: Path, signer: Signer, name: str
+) -> None:
+    rank = "shard-00000-model-00001-of-00001.safetensors"
+    for file in (name, rank):
+        tensorizer_ops.save(tmp_path / "m" / file, {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / "m", key=signer.private)
+    (tmp_path / "m" / name).unlink()
+    with pytest.raises(FileNotFoundError, match=name.replace(".", r"\.")):
+        read_with_dcp(tmp_path / "m", signer)
+
+
+def test_files_of_one_name_and_root(tmp_path: Path, signer: Signer) -> None:
+    """The root digest is that of the contents in the order of their names."""
+    contents = {value: tmp_path / f"{value}.tensors" for value in (1, 2)}
+    for value, file in contents.items():
+        tensorizer_ops.save(file, {"w": torch.full((3,), value)})
+    readers, roots = [], set()
+    for folder, names in (("one", ("m", "n")), ("other", ("k", "m"))):
+        (tmp_path / folder).mkdir()
+        for value, name in enumerate(names, 1):
+            shutil.copy(contents[value], tmp_path / folder / f"{name}.tensors")
+        roots.add(tensorizer_ops.sign(tmp_path / folder, key=signer.private))
+        place = tmp_path / folder / "m.tensors"
+        readers.append(tensorizer_ops.Reader(place, options=signer.options))
+    assert len(roots) == 1
+    one, other = serving.signed_contents(readers)
+    assert one != other
+
+
 @pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
 def test_a_folder_with_several_signed_models(
     tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]

@@ -191,13 +191,15 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
   const bool in_shards = manifest.in_shards();
+  Sha256 content;  // because the root digest is not that of the names
+  content.update(manifest.digests_of(listed));
   const std::uint64_t shard_size = in_shards ? manifest.shard_size : *size;
   SignedShards shards{in_shards ? listed.size : *size,
                       shard_size,
                       manifest.digests_of(listed),
                       bundle,
                       manifest.signer,
-                      to_hex(manifest.root) + '\n' + listed.name};
+                      to_hex(manifest.root) + '\n' + listed.name + ' ' + to_hex(content.finish())};
   if (*size <= kLargestFile || (in_shards && shard_size <= kLargestShard)) {
     return std::make_unique<SignedSource>(std::move(file), std::move(shards));
   }
