@@ -89,7 +89,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
         others = {name: value for name, value in options.items() if name != "trust"}
         checks.append(_signature(uri, options["trust"], others.pop("signature", None), others))
     elif found and "trust" in options and folder.path is not None:
-        # Somebody may have put a checkpoint, which is signed, beside a model that was changed.
+        # A signed checkpoint may have been put beside a changed model.
         checks += [
             _file(os.path.join(folder.path, name), given, options)
             for name in sorted(os.listdir(folder.path))

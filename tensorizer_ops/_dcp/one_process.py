@@ -121,7 +121,7 @@ def is_folder(uri: Source, options: Options | None) -> bool:
         return os.path.isdir(path) and os.path.exists(os.path.join(path, FILE))
     if _core.has_name_of_file(place):
         return False  # without asking the server
-    # What it has signed is checked when it is read.
+    # Signatures are checked when it is loaded.
     return Folder(place, unsigned(options)).has(FILE)
 
 

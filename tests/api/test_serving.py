@@ -25,7 +25,7 @@ from local_servers.web import nginx
 from support.process import run_python
 from support.ranks import run_ranks
 from support.samples import assert_same
-from support.scripted import Asked, scripted
+from support.scripted import replaced_after_opening, scripted
 from support.views import COLUMNS, ROWS, VIEWS
 from tensorizer_ops._front import serving
 from tensorizer_ops._front.serving import Settings, Stored, Weight, weights
@@ -243,17 +243,9 @@ def test_a_rank_opens_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         tensors = {"small": torch.full((4,), value), "large": torch.full((600_000,), value)}
         tensorizer_ops.save(tmp_path / name, tensors)
     files = [(tmp_path / name).read_bytes() for name in ("old", "new")]
-    opened = 0
-
-    def answer(asked: Asked) -> None:
-        nonlocal opened
-        opened += asked.headers.get("Range", "").startswith("bytes=0-")
-        number = min(opened, 2)
-        asked.say_range(files[number - 1], ETag=f'"{number}"')
-
     ranks = {"is_available": lambda: True, "is_initialized": lambda: True}
     monkeypatch.setattr(serving, "dist", types.SimpleNamespace(**ranks, get_world_size=lambda: 2))
-    with scripted(answer) as server:
+    with scripted(replaced_after_opening(*files)) as server:
         found = read_all({"uri": server.url()})
         assert isinstance(found["large"], Weight)
         assert {name: tensor[0].item() for name, tensor in found.items()} == {

@@ -12,7 +12,7 @@ import torch
 import tensorizer_ops
 from support.command import TENSORS, run
 from support.samples import zoo
-from support.scripted import Asked, scripted
+from support.scripted import replaced_after_opening, scripted
 from tensorizer_ops._cli import diff
 
 
@@ -58,15 +58,7 @@ def test_diff_opens_a_file_once(tmp_path: Path) -> None:
     for value in (1.0, 2.0):
         tensorizer_ops.save(tmp_path / "one.tensors", {"a": torch.full((4,), value)})
         files.append((tmp_path / "one.tensors").read_bytes())
-    opened = 0
-
-    def answer(asked: Asked) -> None:
-        nonlocal opened
-        opened += asked.headers.get("Range", "").startswith("bytes=0-")
-        number = min(opened, 2)
-        asked.say_range(files[number - 1], ETag=f'"{number}"')
-
-    with scripted(answer) as server:
+    with scripted(replaced_after_opening(*files)) as server:
         found = run("diff", tmp_path / "one.tensors", server.url(), status=1)
     assert found.stdout.startswith("a: largest difference 1\n")
 

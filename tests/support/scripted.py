@@ -77,6 +77,19 @@ class Asked(BaseHTTPRequestHandler):
         self.server.drained = True
 
 
+def replaced_after_opening(old: bytes, new: bytes) -> Answer:
+    """Give the old file to who opens it once, and the new one to who opens it again."""
+    opened = 0
+
+    def answer(asked: Asked) -> None:
+        nonlocal opened
+        opened += asked.headers.get("Range", "").startswith("bytes=0-")
+        number = min(opened, 2)
+        asked.say_range((old, new)[number - 1], ETag=f'"{number}"')
+
+    return answer
+
+
 class ScriptedServer(ThreadingHTTPServer):
     daemon_threads = True
 

@@ -184,7 +184,7 @@ def test_what_cannot_be_taken_over(
         whole.write_bytes(whole.read_bytes()[:-100])
         begin(server, place, tmp_path / "node")
         refused(server, 2, "has not come within 0.1 seconds", patience=0.1)
-        # What is damaged never arrives.
+        # A damaged version never arrives.
         refused(server, 1, "has not come within 1 seconds: ", patience=1)
         assert server.complete() == expected[1]
         tensors = tensorizer_ops.load(versions[2])

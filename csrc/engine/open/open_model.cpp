@@ -30,7 +30,7 @@ constexpr std::uint64_t kMostStart = 1 << 20;
 
 constexpr std::string_view kTensorsSuffix = ".tensors";
 
-// What the names of files of models end in, which are no names of folders.
+// The suffixes of models and indexes: a folder with one may stand in the place of such a file.
 constexpr std::string_view kSuffixesOfFiles[] = {kTensorsSuffix, kSingleSuffix, ".json", ".ckpt",
                                                  ".pt",          ".pth",        ".bin"};
 

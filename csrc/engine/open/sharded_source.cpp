@@ -47,6 +47,7 @@ ShardedSource::ShardedSource(const Source& index_file, ShardIndex index,
     shards_.push_back({std::move(source), begin, end});
     begin = align_up(end + kLeastGap, kMappingUnit);
   }
+  signed_as_ = common_signed_as();
 }
 
 std::vector<ShardedSource::Shard>::const_iterator ShardedSource::find(std::uint64_t offset) const {
@@ -153,7 +154,7 @@ ReadHints ShardedSource::hints(std::uint64_t offset, std::uint64_t length) {
   return all.value_or(ReadHints{});
 }
 
-std::optional<std::string> ShardedSource::signed_as() const {
+std::optional<std::string> ShardedSource::common_signed_as() const {
   const auto root_of = [](const std::string& identity) {
     return identity.substr(0, identity.find('\n'));
   };

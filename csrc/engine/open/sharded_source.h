@@ -34,7 +34,7 @@ class ShardedSource final : public Source {
   std::optional<FileIdentity> identity() const override;
   bool reads(const FileIdentity& file) const override;
   std::uint64_t block() const override { return shards_.front().source->block(); }
-  std::optional<std::string> signed_as() const override;
+  std::optional<std::string> signed_as() const override { return signed_as_; }
   bool checks_at_end() const override;
   std::uint64_t end_of_file(std::uint64_t offset) const override;
   bool remote() const override;
@@ -53,6 +53,7 @@ class ShardedSource final : public Source {
     std::uint64_t end;
   };
 
+  std::optional<std::string> common_signed_as() const;
   // Returns the first shard that ends behind `offset`, or the end of the list.
   std::vector<Shard>::const_iterator find(std::uint64_t offset) const;
 
@@ -62,6 +63,7 @@ class ShardedSource final : public Source {
   const SourceStats index_stats_;
   const std::vector<std::pair<std::string, std::string>> headers_;
   std::vector<Shard> shards_;
+  std::optional<std::string> signed_as_;  // which loads ask for with every tensor
 };
 
 }  // namespace tensorizer
