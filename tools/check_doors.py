@@ -56,7 +56,7 @@ MEMORY = Door(
         "csrc/transfer/memory/held_memory.cpp": "holds storages, whatever is in them",
         "csrc/transfer/device/cuda_library.cpp": "a kernel, whose arguments staging has made",
         "tensorizer_ops/_base/memory.py": "the one file for Python",
-        "tensorizer_ops/_front/serving.py": "lists methods that a tensor of its class refuses",
+        "tensorizer_ops/_front/weight.py": "lists methods that a tensor of its class refuses",
     },
     "may be null or of something else: use transfer/memory or _base/memory.py",
 )

@@ -22,7 +22,7 @@ from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.savable import is_distributed, plain_tensors, refuse_without_memory
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import Index, Weight, stored_in
+from tensorizer_ops._front.weight import Index, Weight, stored_in
 
 # Fills a model with named tensors. What it returns does not matter.
 LoadWeights = Callable[[Iterator[tuple[str, torch.Tensor]]], object]

@@ -16,7 +16,7 @@ from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import as_bytes
 from tensorizer_ops._base.savable import held
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import Index, Stored, as_slices
+from tensorizer_ops._front.weight import Index, Stored, as_slices
 
 # How many elements of a tensor are named.
 _MOST_NAMED = 10

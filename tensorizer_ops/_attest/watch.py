@@ -33,7 +33,7 @@ from tensorizer_ops._base.memory import (
     span,
     weak_storage,
 )
-from tensorizer_ops._front.serving import Weight
+from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
 # The operations that need nothing of what their first argument has.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import Stored, Weight
+from tensorizer_ops._front.weight import Stored, Weight
 from tensorizer_ops._front.writer import Writer
 
 # With a larger part of the model, loading layers anew takes less time.

@@ -71,7 +71,8 @@ def test_all_ranks_load_the_same_signed_model(tmp_path: Path, model: Path, signe
 
 
 SERVE = """
-from tensorizer_ops._front.serving import Settings, Weight, weights
+from tensorizer_ops._front.serving import Settings, weights
+from tensorizer_ops._front.weight import Weight
 trust, *places = given
 found = {}
 try:
