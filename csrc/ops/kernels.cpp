@@ -57,15 +57,16 @@ std::optional<std::int64_t> unless_default(std::int64_t threads) {
   return threads == 0 ? std::nullopt : std::optional(threads);
 }
 
-// Calls load_tensors for a tracer, with the dtypes and shapes that the file holds now.
-std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names,
+// Calls load_tensors for a tracer, with the dtypes and shapes that the file holds now. The names
+// may be `all` that it has.
+std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names, bool all,
                                     std::optional<c10::Device> device,
                                     std::optional<c10::ScalarType> dtype, const std::string& verify,
                                     bool copy, std::int64_t threads, const Options& options) {
   return dispatched<decltype(load_tensors)>("load_tensors")
       .call(uri, names, device, dtype, verify, copy, unless_default(threads), options,
             translate_errors([&] {
-              return Strings(trace(uri, string_vector(names), dtype, option_list(options)));
+              return Strings(trace(uri, string_vector(names), dtype, all, option_list(options)));
             }));
 }
 
@@ -116,8 +117,8 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 const Options& options) {
   if (is_seen()) {
     const Strings known = names ? *names : ops::names(uri, options);
-    return tensor_dict(string_vector(known),
-                       load_traced(uri, known, device, dtype, verify, copy, threads, options));
+    return tensor_dict(string_vector(known), load_traced(uri, known, !names, device, dtype, verify,
+                                                         copy, threads, options));
   }
   return translate_errors([&] {
     const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
@@ -161,8 +162,8 @@ std::vector<at::Tensor> load_slices(const std::string& uri, const Strings& names
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options, bool cast) {
   if (is_seen() || is_of(out, stands_for_another)) {
-    const std::vector<at::Tensor> loaded =
-        load_traced(uri, names, common_device(out), std::nullopt, verify, false, threads, options);
+    const std::vector<at::Tensor> loaded = load_traced(
+        uri, names, false, common_device(out), std::nullopt, verify, false, threads, options);
     if (loaded.size() != out.size()) {
       refuse_argument(std::to_string(loaded.size()) + " names and " + std::to_string(out.size()) +
                       " outputs");

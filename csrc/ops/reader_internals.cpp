@@ -261,8 +261,9 @@ void define_reader_internals(torch::Library& library) {
       .def("traced_version", method(+[](FileReader& reader) {
              return traced_version(reader.uri(), reader.options());
            }))
-      .def("trace", method(+[](FileReader& reader, NameList names, OptionalType dtype) {
-             return NameList(trace(reader.uri(), string_vector(names), dtype, reader.options()));
+      .def("trace", method(+[](FileReader& reader, NameList names, OptionalType dtype, bool all) {
+             return NameList(
+                 trace(reader.uri(), string_vector(names), dtype, all, reader.options()));
            }));
 }
 

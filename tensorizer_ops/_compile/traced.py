@@ -2,7 +2,8 @@
 
 A graph cannot contain a dict of tensors, and the content of a file is a constant while a program is
 traced. So the names in the file become an argument of ``load_tensors``, and the types and shapes
-become its argument ``traced``: the call fails if the file has different ones when it runs.
+become its argument ``traced``: the call fails if the file has different ones when it runs, or more
+tensors where all are loaded.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ def names_now(uri: str, options: Options) -> list[str]:
 
 
 def shapes_now(
-    uri: str, names: Sequence[str], dtype: torch.dtype | None, options: Options
+    uri: str, names: Sequence[str], dtype: torch.dtype | None, are_all: bool, options: Options
 ) -> list[str]:
     """Return the types and shapes in the file in the form of ``traced``: constants as well."""
     reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    return list(torch.classes.tensorizer._Internals(reader).trace(list(names), dtype))
+    return list(torch.classes.tensorizer._Internals(reader).trace(list(names), dtype, are_all))
 
 
 def slices_now(
@@ -59,6 +60,7 @@ def load_tensors(
     dtype: torch.dtype | None = None,
     threads: int | None = None,
     options: Options = None,
+    are_all: bool = False,
     **how: Any,
 ) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = torch.ops.tensorizer.load_tensors(
@@ -67,7 +69,7 @@ def load_tensors(
         dtype=dtype,
         threads=threads or None,
         options=_plain(options),
-        traced=shapes_now(uri, names, dtype, options),
+        traced=shapes_now(uri, names, dtype, are_all, options),
         **how,
     )
     return tensors
@@ -85,6 +87,7 @@ def load_slices(
     dtype: torch.dtype | None = None,
     threads: int | None = None,
     options: Options = None,
+    are_all: bool = False,
     **how: Any,
 ) -> list[torch.Tensor]:
     loaded: list[torch.Tensor] = torch.ops.tensorizer.load_slices(
@@ -98,7 +101,7 @@ def load_slices(
         dtype=dtype,
         threads=threads or None,
         options=_plain(options),
-        traced=shapes_now(uri, names, dtype, options),
+        traced=shapes_now(uri, names, dtype, are_all, options),
         **how,
     )
     return loaded
@@ -113,10 +116,11 @@ def load(
     **how: Any,
 ) -> dict[str, torch.Tensor]:
     known = names_now(uri, options) if names is None else list(names)
+    how |= {"options": options, "are_all": names is None}
     if slices is None:
-        return dict(zip(known, load_tensors(uri, known, options=options, **how), strict=True))
+        return dict(zip(known, load_tensors(uri, known, **how), strict=True))
     tensors, dims, starts, lengths, steps, dropped = slices_now(uri, known, slices, options)
-    loaded = load_slices(uri, known, tensors, dims, starts, lengths, steps, options=options, **how)
+    loaded = load_slices(uri, known, tensors, dims, starts, lengths, steps, **how)
     return dict(zip(known, without(loaded, dropped), strict=True))
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import tensorizer_ops
 from support.samples import same
+from support.scripted import replaced_after_opening, scripted
 from tensorizer_ops import safetensors
 
 ops = torch.ops.tensorizer
@@ -191,3 +193,16 @@ def test_a_real_tensor_of_a_mode_that_has_ended(saved: str) -> None:
         ops.save(saved, state)
     with pytest.raises(ValueError, match="'w' cannot be saved: it is a FakeTensor"):
         tensorizer_ops.save(saved, state)
+
+
+def test_a_file_that_is_replaced_between_its_names_and_its_values(
+    tmp_path: Path, weight: torch.Tensor
+) -> None:
+    files = []
+    for names in (["w"], ["w", "new"]):
+        tensorizer_ops.save(tmp_path / "m.tensors", dict.fromkeys(names, weight))
+        files.append((tmp_path / "m.tensors").read_bytes())
+    with scripted(replaced_after_opening(*files)) as server, FlopCounterMode(display=False):
+        with pytest.raises(ValueError, match="has 2 tensors, and had 1"):
+            ops.load(server.url())
+        assert [*ops.load(server.url())] == ["w", "new"]

@@ -195,6 +195,12 @@ def test_a_file_that_changed_since_tracing_is_an_error(path: str, backend: str, 
     ops.save(path, {"x": torch.ones(3, dtype=torch.int32)})
     with pytest.raises(ValueError, match=r"'x'.* is int32\[3\], and was float32\[3\]"):
         function()
+    ops.save(path, {"x": torch.ones(3), "y": torch.ones(3)})
+    if load in ("load_tensors", "load_slices"):
+        assert function().tolist() == [2, 2, 2]
+    else:
+        with pytest.raises(ValueError, match="has 2 tensors, and had 1 when this program, which"):
+            function()
     ops.save(path, {"y": torch.ones(3)})
     with pytest.raises(KeyError, match="'x'"):
         function()

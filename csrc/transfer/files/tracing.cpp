@@ -7,6 +7,10 @@
 
 namespace tensorizer {
 
+namespace {
+constexpr const char* kAll = "all";
+}  // namespace
+
 std::optional<std::string> traced_version(const std::string& uri, const OptionList& options) {
   refuse_secrets(uri, options, "a traced program");
   Cancel cancel;
@@ -30,13 +34,15 @@ std::optional<std::string> traced_version(const std::string& uri, const OptionLi
 }
 
 std::vector<std::string> trace(const std::string& uri, const std::vector<std::string>& names,
-                               std::optional<c10::ScalarType> dtype, const OptionList& options) {
+                               std::optional<c10::ScalarType> dtype, bool all,
+                               const OptionList& options) {
   traced_version(uri, options);
   FileReader reader(uri, options);
   std::vector<std::string> seen;
   for (const std::string& name : names) {
     seen.push_back(describe_shape(cast_type(reader.dtype(name), dtype), reader.shape(name)));
   }
+  if (all) seen.emplace_back(kAll);
   return seen;
 }
 
@@ -44,8 +50,10 @@ std::string describe_shape(c10::ScalarType type, at::IntArrayRef shape) {
   return dtype_name(type) + c10::str(shape);
 }
 
-void check_traced(const OpenFile& file, std::span<const std::uint32_t> selected,
+void check_traced(OpenFile& file, std::span<const std::uint32_t> selected,
                   std::optional<c10::ScalarType> dtype, std::span<const std::string> traced) {
+  const bool all = !traced.empty() && traced.back() == kAll;
+  if (all) traced = traced.first(traced.size() - 1);
   if (traced.size() != selected.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(selected.size()) + " names and " +
                                                 std::to_string(traced.size()) + " traced shapes");
@@ -57,6 +65,12 @@ void check_traced(const OpenFile& file, std::span<const std::uint32_t> selected,
     throw Error(ErrorKind::InvalidArgument, file.describe_entry(selected[i]) + " is " + now +
                                                 ", and was " + traced[i] +
                                                 " when this program was traced: trace it again");
+  }
+  if (all && file.names().size() != traced.size()) {
+    throw Error(ErrorKind::InvalidArgument,
+                file.source().label() + " has " + std::to_string(file.names().size()) +
+                    " tensors, and had " + std::to_string(traced.size()) +
+                    " when this program, which loads all, was traced: trace it again");
   }
 }
 
