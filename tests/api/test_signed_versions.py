@@ -349,8 +349,13 @@ def test_what_a_file_says_of_itself_is_not_believed(
     for number, file in ((1, older), (2, newer)):
         tensorizer_ops.save(file, state_of(number), options={"digests": digests})
     tensorizer_ops.delta(older, newer, delta)
-    tensorizer_ops.sign(delta, key=signer.private)
+    for file in (delta, newer):
+        tensorizer_ops.sign(file, key=signer.private, shard_size=100)
+    trusting = {"delta_options": signer.options, "base_options": signer.options}
+    assert not tensorizer_ops.apply(delta, newer, **trusting)  # it is the newer one
     lying(newer)
+    with pytest.raises(errors.HashMismatch, match="are not those that"):
+        tensorizer_ops.apply(delta, newer, **trusting)
     with pytest.raises(ValueError, match="it is not what the delta was made from"):
         tensorizer_ops.apply(delta, newer, delta_options=signer.options)
     publish(place, range(2, 3), signer.private)

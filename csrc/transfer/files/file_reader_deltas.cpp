@@ -56,8 +56,9 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
                     "target");
   }
   const DeltaEnds ends = need_delta(*delta);
-  // The signature of the delta does not cover the digests that the older file lists of itself.
-  const bool is_believed = older->source().signed_as() || !delta->source().signed_as();
+  // The digests that the older file lists of itself say nothing of its bytes, which must be those
+  // that somebody has signed.
+  const bool is_believed = !older->source().signed_as() && !delta->source().signed_as();
   const bool is_fast =
       is_believed && DataDigests::are_listed(older->catalogue(), ends.target.version);
   const auto is_new = [&] {
