@@ -20,6 +20,10 @@ int Descriptor::close() noexcept {
 }
 
 Descriptor open_descriptor(int folder, const std::string& path, int flags, unsigned mode) {
+  if (path.find('\0') != path.npos) {  // what is before it names another file
+    errno = EINVAL;
+    return Descriptor();
+  }
   for (;;) {
     const int number = openat(folder, path.c_str(), flags | O_CLOEXEC, mode);
     if (number >= 0 || errno != EINTR) return Descriptor(number);

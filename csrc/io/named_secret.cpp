@@ -29,7 +29,7 @@ std::optional<SecretReference> parse_secret_reference(std::string_view text) noe
 }
 
 std::string_view read_secret_variable(const std::string& name, const std::string& what) {
-  const char* found = std::getenv(name.c_str());
+  const char* found = name.find('\0') == name.npos ? std::getenv(name.c_str()) : nullptr;
   if (found != nullptr) return found;
   throw Error(ErrorKind::InvalidArgument,
               what + " cannot be read from the environment, which has no variable " + quote(name));

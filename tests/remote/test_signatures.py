@@ -24,7 +24,7 @@ from support.command import run
 from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import Signer
-from tensorizer_ops import TensorDeserializer, errors, trust
+from tensorizer_ops import TensorDeserializer, _core, errors, trust
 from tensorizer_ops._front import serving
 
 FILES = ("m.tensors", "m.safetensors.index.json")
@@ -295,6 +295,15 @@ def test_a_policy_in_a_file(model: Path, signer: Signer) -> None:
         with pytest.raises(errors.Error, match=message) as caught:
             tensorizer_ops.load(model / "m.tensors", options=options)
         assert "PRIVATE" not in str(caught.value)
+
+
+def test_names_of_keys_end_where_they_end(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    for policy in (f"file:{signer.public}\0.old", f"file:{signer.public}\0"):
+        with pytest.raises(OSError, match="Invalid argument"):
+            tensorizer_ops.load(model / "m.tensors", options={"trust": policy})
+    with pytest.raises(errors.InvalidArgument, match="has no variable"):
+        tensorizer_ops.sign(model, key="env:HOME\0")
 
 
 def test_keys_with_text_before_them(model: Path, signer: Signer) -> None:
@@ -594,6 +603,7 @@ def test_a_folder_elsewhere_whose_uri_has_a_password(model: Path, signer: Signer
     with pytest.raises(errors.Crypto, match="not in the folder that was signed") as caught:
         tensorizer_ops.load(model / "m.tensors", options=signer.options | place)
     assert "hunter2" not in str(caught.value)
+    assert _core.signed_path("redis://key:hunter2@host/a") == "redis://host/a"  # for messages
 
 
 def test_a_changed_file_on_a_server_without_ranges(

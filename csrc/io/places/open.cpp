@@ -194,7 +194,7 @@ std::string signed_path(const std::string& uri) {
   const std::string_view folder = folder_of(uri);
   if (folder == local_files.folder) return absolute_path(expand_home(local_path(split_uri(uri))));
   // The Hub takes names as they are.
-  if (folder != web_servers.folder) return uri;
+  if (folder != web_servers.folder) return without_login(uri);
   std::string path = uri.substr(0, uri.find_first_of("?#"));
   if (const std::optional<UrlParts> parts = url_parts(uri)) {
     path = parts->scheme + "://" + parts->host + ":" + parts->port + parts->path;
