@@ -1,5 +1,7 @@
 #include "base/gate.h"
 
+#include <unistd.h>
+
 #include "base/error.h"
 
 namespace tensorizer {
@@ -14,6 +16,16 @@ std::thread::id calling_thread() noexcept {
 
 WorksFor::WorksFor(std::thread::id caller) noexcept { works_for = caller; }
 WorksFor::~WorksFor() { works_for = std::thread::id(); }
+
+Doer::Doer(const Cancel& job) noexcept
+    : job_(&job), thread_(std::this_thread::get_id()), process_(getpid()) {}
+
+bool Doer::is_of_this_process() const noexcept { return process_ == getpid(); }
+
+bool Doer::goes_on_beside(const Cancel& job) const noexcept {
+  if (!is_of_this_process() || thread_ == std::this_thread::get_id()) return false;
+  return job_ == &job || thread_ != calling_thread();
+}
 
 Gate::Entry::Entry(Gate& gate, std::thread::id caller, Cancel& cancel) : gate_(gate) {
   std::unique_lock lock(gate_.mutex_);

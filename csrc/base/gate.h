@@ -4,6 +4,8 @@
 // call, and a second call from the same thread is an error. Calls from other threads wait.
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -23,6 +25,24 @@ class WorksFor {
   ~WorksFor();
   WorksFor(const WorksFor&) = delete;
   WorksFor& operator=(const WorksFor&) = delete;
+};
+
+// Who does a piece of work that other calls may wait for.
+class Doer {
+ public:
+  // The current thread, in a job.
+  explicit Doer(const Cancel& job) noexcept;
+
+  // Returns false in a forked child: it does not have the threads of its parent.
+  bool is_of_this_process() const noexcept;
+  // Returns whether the work goes on while the current thread waits for it in a job: not if its
+  // thread runs a signal handler, whose call this is.
+  bool goes_on_beside(const Cancel& job) const noexcept;
+
+ private:
+  const Cancel* job_;
+  std::thread::id thread_;
+  pid_t process_;
 };
 
 // Thread-safe.

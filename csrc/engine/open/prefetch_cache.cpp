@@ -164,7 +164,7 @@ PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& 
     const auto known = units_.find(span.begin);
     // A fetch of the parent process does not go on in a forked child.
     const bool dead = known != units_.end() && known->second->state != State::Ready &&
-                      known->second->process != getpid();
+                      !known->second->fetcher.is_of_this_process();
     if (dead) evict(UnitPointer(known->second));
     if (dead || known == units_.end()) {
       size += span.size();
@@ -183,7 +183,7 @@ PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& 
     bool reading = false;
     for (const auto& [begin, unit] : units_) {
       if (unit->age >= first_age) continue;
-      const bool busy = unit->state == State::Reading && unit->process == getpid();
+      const bool busy = unit->state == State::Reading && unit->fetcher.is_of_this_process();
       reading |= busy;
       if (!busy && (!oldest || unit->age < oldest->age)) oldest = unit;
     }
@@ -200,7 +200,7 @@ PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& 
     if (span.size() == 0) continue;
     const auto [at, is_new] = units_.try_emplace(span.begin);
     if (is_new) {
-      at->second = std::make_shared<Unit>(Unit{span, next_age_++, calling_thread(), getpid()});
+      at->second = std::make_shared<Unit>(Unit{span, next_age_++, Doer(cancel)});
       kept_ += span.size();
     }
     (is_new ? added.own : added.others).push_back(at->second);
@@ -281,7 +281,7 @@ std::vector<Span> PrefetchCache::await(std::span<const UnitPointer> units, Cance
   std::unique_lock lock(mutex_);
   std::vector<Span> failed;
   for (const UnitPointer& unit : units) {
-    while (is_loading(*unit)) cancel.wait(changed_, lock);
+    while (is_loading(*unit, cancel)) cancel.wait(changed_, lock);
     if (unit->state == State::Failed) failed.push_back(unit->span);
   }
   return failed;
@@ -290,7 +290,7 @@ std::vector<Span> PrefetchCache::await(std::span<const UnitPointer> units, Cance
 std::shared_ptr<Source> PrefetchCache::source_for(std::span<const Span> wanted, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   const auto is_reading = [&](const UnitPointer& unit) {
-    return unit->state == State::Reading && is_loading(*unit);
+    return unit->state == State::Reading && is_loading(*unit, cancel);
   };
   std::vector<UnitPointer> found = find(wanted);
   for (; std::ranges::any_of(found, is_reading); found = find(wanted)) cancel.wait(changed_, lock);
@@ -323,9 +323,9 @@ bool PrefetchCache::has_any() const {
   return !units_.empty();
 }
 
-bool PrefetchCache::is_loading(const Unit& unit) const {
+bool PrefetchCache::is_loading(const Unit& unit, const Cancel& job) const {
   return (unit.state == State::Reading || unit.state == State::Queued) &&
-         unit.process == getpid() && unit.thread != calling_thread();
+         unit.fetcher.goes_on_beside(job);
 }
 
 std::vector<PrefetchCache::UnitPointer> PrefetchCache::find(std::span<const Span> wanted) const {

@@ -12,12 +12,12 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/gate.h"
 #include "engine/move/move.h"
 #include "engine/open/span.h"
 #include "io/pages.h"
@@ -52,10 +52,7 @@ class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
   struct Unit {
     Span span;
     std::uint64_t age;  // of the newest fetch that asked for it: counts up
-    // The thread and the process that fetch it. After a fork, fetches of the parent process do not
-    // complete in the child. A signal handler that loads must not wait for a fetch of its thread.
-    std::thread::id thread;
-    pid_t process;
+    Doer fetcher;
     std::size_t reads_left = 0;
     State state = State::Queued;
     std::unique_ptr<Pages> memory{};
@@ -84,8 +81,8 @@ class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
 
   // The mutex must be locked for the methods below.
 
-  // Returns whether a fetch of this process, on another thread, has yet to read the unit.
-  bool is_loading(const Unit& unit) const;
+  // Returns whether a fetch that a job may wait for has yet to read the unit.
+  bool is_loading(const Unit& unit, const Cancel& job) const;
 
   // Returns the units that overlap these spans.
   std::vector<UnitPointer> find(std::span<const Span> wanted) const;

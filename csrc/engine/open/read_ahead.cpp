@@ -1,12 +1,9 @@
 #include "engine/open/read_ahead.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "base/gate.h"
 #include "engine/move/workers.h"
 #include "io/pages.h"
 
@@ -114,12 +111,9 @@ std::size_t ReadAhead::read(std::uint64_t offset, Bytes out, Cancel& cancel) {
 std::shared_ptr<ReadAhead::Window> ReadAhead::hold(Span wanted, bool at_once, Cancel& cancel) {
   std::unique_lock lock(mutex_);
   const bool in_order = goes_on(wanted);
-  // Two fetches must not be waited for. One that a parent process had started before it forked
-  // never ends in this process. One of this thread, which called a handler that is here now, cannot
-  // go on before the handler returns.
-  const auto somebody_fetches = [&] { return fetch_ && fetch_->process == getpid(); };
+  const auto somebody_fetches = [&] { return fetch_ && fetch_->doer.is_of_this_process(); };
   const auto is_coming = [&] {
-    return somebody_fetches() && fetch_->thread != calling_thread() && fetch_->span.covers(wanted);
+    return fetch_ && fetch_->doer.goes_on_beside(cancel) && fetch_->span.covers(wanted);
   };
   for (;;) {
     if (std::shared_ptr<Window> found = take_held(wanted)) return found;
@@ -130,7 +124,7 @@ std::shared_ptr<ReadAhead::Window> ReadAhead::hold(Span wanted, bool at_once, Ca
   std::shared_ptr<Window> before = std::exchange(held_, nullptr);
   const std::optional<Span> span = in_order ? plan(wanted) : std::nullopt;
   if (!span) return before && before->span().has(wanted.begin) ? before : nullptr;
-  fetch_ = Fetch{*span, calling_thread(), getpid()};
+  fetch_ = Fetch{*span, Doer(cancel)};
   lock.unlock();
 
   std::shared_ptr<Window> window;

@@ -10,17 +10,15 @@
 // bytes are fetched, and the threads that fetch end with the call.
 #pragma once
 
-#include <sys/types.h>
-
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/gate.h"
 #include "engine/open/span.h"
 #include "io/source.h"
 
@@ -51,8 +49,7 @@ class ReadAhead {
   class Rest;
   struct Fetch {
     Span span;
-    std::thread::id thread;
-    pid_t process;
+    Doer doer;
   };
 
   // Returns a window that covers `wanted`, and fetches it if accesses are in order. Returns one

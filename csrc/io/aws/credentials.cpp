@@ -1,7 +1,5 @@
 #include "io/aws/credentials.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -51,10 +49,7 @@ S3Credentials S3CredentialsChain::get(Cancel& cancel) {
   for (;;) {
     const Moment now = WallClock::now();
     if (hold(now) && now < fetch_at_) return *known_;
-    // Fetches also if another process is fetching: a child of fork() does not have the thread of
-    // its parent. And if this thread is fetching: a signal handler must not wait for the fetch that
-    // it has interrupted.
-    if (fetching_ != getpid() || fetcher_ == std::this_thread::get_id()) {
+    if (!fetcher_ || !fetcher_->goes_on_beside(cancel)) {
       fetch(lock, cancel);
       if (known_ && !refused_) return *known_;
     } else if (hold(now)) {
@@ -78,8 +73,7 @@ bool S3CredentialsChain::hold(Moment now) const {
 
 // Unlocks the lock while it searches.
 void S3CredentialsChain::fetch(std::unique_lock<std::mutex>& lock, Cancel& cancel) {
-  fetching_ = getpid();
-  fetcher_ = std::this_thread::get_id();
+  fetcher_.emplace(cancel);
   lock.unlock();
   std::optional<S3Credentials> fresh;
   std::exception_ptr exception;
@@ -93,7 +87,7 @@ void S3CredentialsChain::fetch(std::unique_lock<std::mutex>& lock, Cancel& cance
     exception = std::current_exception();
   }
   lock.lock();
-  fetching_ = 0;
+  fetcher_.reset();
   changed_.notify_all();
   if (fresh) return keep(std::move(*fresh));
   const Moment now = WallClock::now();

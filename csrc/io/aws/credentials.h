@@ -1,15 +1,13 @@
 // The credentials that sign requests to S3, found as AWS's own tools find them.
 #pragma once
 
-#include <sys/types.h>
-
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "base/cancel.h"
+#include "base/gate.h"
 #include "base/world.h"
 #include "io/aws/options.h"
 #include "io/http/options.h"
@@ -56,8 +54,7 @@ class S3CredentialsChain {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  pid_t fetching_ = 0;  // the process in which a thread fetches, or 0
-  std::thread::id fetcher_;
+  std::optional<Doer> fetcher_;
   std::optional<S3Credentials> known_;
   bool refused_ = false;
   Moment fetch_at_;

@@ -1,6 +1,7 @@
 #include "io/signed/one_pass_source.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace tensorizer {
@@ -38,7 +39,7 @@ void OnePassSource::confirm(Cancel& cancel) {
     Lock lock(mutex_);
     throw_if_refused();
     while (frontier_ < size_) {
-      if (is_hashing_ || is_coming()) {
+      if (is_hashing() || is_coming(cancel)) {
         cancel.wait(changed_, lock);
       } else {
         fetch_next(lock, cancel);
@@ -57,50 +58,59 @@ void OnePassSource::read_distinct(std::uint64_t offset, std::span<const Bytes> p
   if (readers_.size() < 2) readers_.insert(std::this_thread::get_id());
   const std::uint64_t again = std::clamp(frontier_, offset, end);  // the end of what was hashed
   const std::uint64_t begin = again == end ? end : begin_of_read(again);
-  const auto reading = readings_.insert(readings_.end(), {begin, end});
-  lock.unlock();
-  const auto leave = [&] {
-    lock.lock();
-    readings_.erase(reading);
-    lock.unlock();
-  };
-  try {
+  bring(begin, end, lock, cancel, [&] {
     if (again > offset) read_again(offset, part_of(pieces, 0, again - offset), cancel);
-    if (again < end) {
-      std::vector<std::byte> gap(again - begin);
-      std::vector<Bytes> rest = part_of(pieces, again - offset, end - offset);
-      if (!gap.empty()) rest.insert(rest.begin(), Bytes(gap));
-      file_->read(begin, rest, cancel);
-      hash(begin, rest, cancel);
-    }
+    if (again == end) return;
+    std::vector<std::byte> gap(again - begin);
+    std::vector<Bytes> rest = part_of(pieces, again - offset, end - offset);
+    if (!gap.empty()) rest.insert(rest.begin(), Bytes(gap));
+    file_->read(begin, rest, cancel);
+    hash(begin, rest, cancel);
+  });
+}
+
+template <typename Work>
+void OnePassSource::bring(std::uint64_t begin, std::uint64_t end, Lock& lock, const Cancel& cancel,
+                          const Work& work) {
+  const auto reading = readings_.insert(readings_.end(), {begin, end, Doer(cancel)});
+  std::exception_ptr failed;
+  lock.unlock();
+  try {
+    work();
   } catch (...) {
-    leave();
-    throw;
+    failed = std::current_exception();
   }
-  leave();
+  lock.lock();
+  readings_.erase(reading);
+  if (!failed) return;
+  changed_.notify_all();
+  std::rethrow_exception(failed);
 }
 
 void OnePassSource::throw_if_refused() const {
   if (refused_) throw Error(*refused_);
 }
 
-bool OnePassSource::is_coming() const {
-  return std::ranges::any_of(
-      readings_, [&](const Span& span) { return span.begin <= frontier_ && frontier_ < span.end; });
+bool OnePassSource::is_hashing() const { return hashing_ && hashing_->is_of_this_process(); }
+
+bool OnePassSource::is_coming(const Cancel& job) const {
+  return std::ranges::any_of(readings_, [&](const Reading& each) {
+    return each.begin <= frontier_ && frontier_ < each.end && each.doer.goes_on_beside(job);
+  });
 }
 
 std::uint64_t OnePassSource::begin_of_read(std::uint64_t offset) const {
   std::uint64_t before = frontier_;
-  for (const Span& span : readings_) {
-    if (span.begin < offset) before = std::max(before, std::min(span.end, offset));
+  for (const Reading& each : readings_) {
+    if (each.begin < offset) before = std::max(before, std::min(each.end, offset));
   }
   return offset - before <= kReadAlong ? before : offset;
 }
 
 std::uint64_t OnePassSource::end_of_gap() const {
   std::uint64_t end = size_;
-  for (const Span& span : readings_) {
-    if (span.begin > frontier_) end = std::min(end, span.begin);
+  for (const Reading& each : readings_) {
+    if (each.begin > frontier_) end = std::min(end, each.begin);
   }
   return end;
 }
@@ -117,14 +127,14 @@ void OnePassSource::hash(std::uint64_t offset, std::span<const Bytes> pieces, Ca
     if (again < end) hash(again, part_of(pieces, again - offset, end - offset), cancel);
     return;
   }
-  advance(pieces, lock);
+  advance(pieces, lock, cancel);
 }
 
 // Returns when the frontier is at the offset or behind it, and no other thread moves it.
 void OnePassSource::await(std::uint64_t offset, Lock& lock, Cancel& cancel) {
   throw_if_refused();
-  while (is_hashing_ || frontier_ < offset) {
-    const auto is_left = [&] { return frontier_ < offset && !is_hashing_ && !is_coming(); };
+  while (is_hashing() || frontier_ < offset) {
+    const auto is_left = [&] { return frontier_ < offset && !is_hashing() && !is_coming(cancel); };
     // Another thread may be about to read what is more than a gap between two tensors. It is
     // fetched here if none does for a while.
     const bool is_gap = readers_.size() < 2 || end_of_gap() - frontier_ <= kReadAlong;
@@ -135,47 +145,40 @@ void OnePassSource::await(std::uint64_t offset, Lock& lock, Cancel& cancel) {
   }
 }
 
-template <typename Work>
-void OnePassSource::in_turn(Lock& lock, const Work& work) {
-  is_hashing_ = true;
-  lock.unlock();
-  std::optional<Error> wrong;
-  try {
-    try {
-      work();
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::HashMismatch) throw;
-      wrong = error;
-    }
-  } catch (...) {
-    lock.lock();
-    is_hashing_ = false;
-    changed_.notify_all();
-    throw;
-  }
-  lock.lock();
-  is_hashing_ = false;
-  if (wrong) refused_ = std::move(wrong);
-  changed_.notify_all();
-  throw_if_refused();
-}
-
 void OnePassSource::fetch_next(Lock& lock, Cancel& cancel) {
-  const std::uint64_t most = end_of_gap() - frontier_;
-  in_turn(lock, [&] {
-    const std::uint64_t size = file_->hints(frontier_, most).read_size;
-    std::vector<std::byte> bytes(std::min({most, kMostFetched, std::max(size, kBlock)}));
+  const std::uint64_t begin = frontier_;
+  const std::uint64_t most = end_of_gap() - begin;
+  const std::uint64_t size =
+      std::min({most, kMostFetched, std::max(file_->hints(begin, most).read_size, kBlock)});
+  bring(begin, begin + size, lock, cancel, [&] {
+    std::vector<std::byte> bytes(size);
     const Bytes piece(bytes);
-    file_->read(frontier_, {&piece, 1}, cancel);
-    hash_next({&piece, 1});
+    file_->read(begin, {&piece, 1}, cancel);
+    hash(begin, {&piece, 1}, cancel);
   });
 }
 
-void OnePassSource::advance(std::span<const Bytes> pieces, Lock& lock) {
-  in_turn(lock, [&] { hash_next(pieces); });
+void OnePassSource::advance(std::span<const Bytes> pieces, Lock& lock, const Cancel& cancel) {
+  hashing_.emplace(cancel);
+  lock.unlock();
+  std::exception_ptr failed;
+  std::optional<Error> wrong;
+  try {
+    hash_next(pieces);
+  } catch (const Error& error) {
+    wrong = error;
+    failed = std::current_exception();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  lock.lock();
+  hashing_.reset();
+  if (wrong) refused_ = std::move(wrong);
+  changed_.notify_all();
+  if (failed) std::rethrow_exception(failed);
 }
 
-// Called in turn, so that nobody else changes what it reads without the mutex.
+// Called by one thread at a time, so that nobody else changes what it reads without the mutex.
 void OnePassSource::hash_next(std::span<const Bytes> pieces) {
   const std::uint64_t size = shards_.shard_size;
   std::uint64_t at = frontier_;

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "base/error.h"
+#include "base/gate.h"
 #include "codec/sha256.h"
 #include "io/signed/shards_source.h"
 
@@ -45,16 +46,20 @@ class OnePassSource final : public ShardsSource {
     Sha256 before;
     Sha256Digest after;  // the digest from the beginning of the shard to `end`
   };
-  struct Span {
+  struct Reading {
     std::uint64_t begin;
     std::uint64_t end;
+    Doer doer;
   };
   using Lock = std::unique_lock<std::mutex>;
 
-  // The mutex must be locked for the next four methods.
+  // The mutex must be locked for the next five methods.
   void throw_if_refused() const;
-  // Returns whether a read is going on that brings the byte at the frontier.
-  bool is_coming() const;
+  // Returns whether another thread hashes.
+  bool is_hashing() const;
+  // Returns whether a read is going on that brings the byte at the frontier, and that a job may
+  // wait for.
+  bool is_coming(const Cancel& job) const;
   // Returns where a read that wants bytes from `offset` on should begin.
   std::uint64_t begin_of_read(std::uint64_t offset) const;
   // Returns the end of the bytes at the frontier that no read brings.
@@ -63,11 +68,12 @@ class OnePassSource final : public ShardsSource {
   // These unlock the mutex while they wait, read or hash.
   void await(std::uint64_t offset, Lock& lock, Cancel& cancel);
   void fetch_next(Lock& lock, Cancel& cancel);
-  // Hashes bytes that begin at the frontier.
-  void advance(std::span<const Bytes> pieces, Lock& lock);
-  // Calls `work` while no other thread moves the frontier.
+  // Calls `work`, which brings these bytes.
   template <typename Work>
-  void in_turn(Lock& lock, const Work& work);
+  void bring(std::uint64_t begin, std::uint64_t end, Lock& lock, const Cancel& cancel,
+             const Work& work);
+  // Hashes bytes that begin at the frontier.
+  void advance(std::span<const Bytes> pieces, Lock& lock, const Cancel& cancel);
 
   void hash(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel);
   void hash_next(std::span<const Bytes> pieces);
@@ -76,10 +82,10 @@ class OnePassSource final : public ShardsSource {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::uint64_t frontier_ = 0;
-  bool is_hashing_ = false;    // whoever has set it moves the frontier
-  Sha256 state_;               // from the beginning of the shard to the frontier
-  std::vector<Block> blocks_;  // of all bytes before the frontier
-  std::list<Span> readings_;
+  std::optional<Doer> hashing_;  // who moves the frontier
+  Sha256 state_;                 // from the beginning of the shard to the frontier
+  std::vector<Block> blocks_;    // of all bytes before the frontier
+  std::list<Reading> readings_;
   std::set<std::thread::id> readers_;  // two of them, if there are several
   std::optional<Error> refused_;
 };

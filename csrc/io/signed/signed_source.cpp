@@ -52,9 +52,9 @@ void SignedSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pi
   edges.reserve(2);
   try {
     if (offset > first * shards_.shard_size || (first == last && end < end_of(last))) {
-      edges.push_back(claim(first));
+      edges.push_back(claim(first, cancel));
     }
-    if (last > first && end < end_of(last)) edges.push_back(claim(last));
+    if (last > first && end < end_of(last)) edges.push_back(claim(last, cancel));
     fetch(offset, pieces, edges, cancel);
   } catch (...) {
     publish(edges, Shared::State::Failed);
@@ -79,11 +79,12 @@ void SignedSource::read_distinct(std::uint64_t offset, std::span<const Bytes> pi
   }
 }
 
-SignedSource::Edge SignedSource::claim(std::uint64_t number) {
+SignedSource::Edge SignedSource::claim(std::uint64_t number, const Cancel& cancel) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<Shared>& shard = shared_[number];
-  const bool is_mine = shard == nullptr;
-  if (is_mine) shard = std::make_shared<Shared>();
+  const bool is_mine = shard == nullptr || (shard->state == Shared::State::Arriving &&
+                                            !shard->doer.goes_on_beside(cancel));
+  if (is_mine) shard = std::make_shared<Shared>(Shared{Doer(cancel)});
   return {number, shard, is_mine};
 }
 
@@ -114,8 +115,10 @@ void SignedSource::publish(std::span<Edge> edges, Shared::State state) {
   for (Edge& edge : edges) {
     if (!edge.is_mine) continue;
     edge.shard->state = state;
+    const auto known = shared_.find(edge.number);
+    if (known == shared_.end() || known->second != edge.shard) continue;  // fetched again meanwhile
     if (state == Shared::State::Failed) {
-      shared_.erase(edge.number);
+      shared_.erase(known);
     } else {
       checked_.push_back(edge.number);
     }

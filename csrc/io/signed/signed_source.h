@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/cancel.h"
+#include "base/gate.h"
 #include "io/signed/shards_source.h"
 
 namespace tensorizer {
@@ -30,8 +31,9 @@ class SignedSource final : public ShardsSource {
   // A shard that several reads use.
   struct Shared {
     enum class State : std::uint8_t { Arriving, Checked, Failed };
+    Doer doer;
     State state = State::Arriving;
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes{};
   };
   // A shard of which a read takes a part.
   struct Edge {
@@ -40,7 +42,7 @@ class SignedSource final : public ShardsSource {
     bool is_mine;  // the caller fetches it
   };
 
-  Edge claim(std::uint64_t number);
+  Edge claim(std::uint64_t number, const Cancel& cancel);
   void fetch(std::uint64_t offset, std::span<const Bytes> pieces, std::span<Edge> edges,
              Cancel& cancel);
   void publish(std::span<Edge> edges, Shared::State state);
