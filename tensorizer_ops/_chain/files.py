@@ -13,7 +13,7 @@ from itertools import islice
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder
-from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, opened, read, read_one
+from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, newest, opened, read_each
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._front.inspection import File
 
@@ -38,7 +38,8 @@ def verify_step(
     number, count = share
     file = check_name(folder, entry, options)
     if entry.ranks:
-        for name in files_of_ranks(folder, entry.name, options)[number::count]:
+        # Of the file that was checked: another one may be in its place by now.
+        for name in files_of_ranks(file, f"{entry.file!r} in {folder.label}")[number::count]:
             verify_file_of_rank(folder, f"{entry.name}/{name}", options, verify, threads)
     elif number == 0:
         file.verify(verify, threads)
@@ -54,13 +55,10 @@ def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
     return file
 
 
-def files_of_ranks(folder: Folder, place: str, options: dict[str, str]) -> list[str]:
-    """Return the names of the files of a checkpoint of many ranks, in a folder in the folder."""
-    name = f"{place}/{FILE}" if place else FILE
-    label = f"{name!r} in {folder.label}"
-    texts = opened(folder, name, options).metadata()
+def files_of_ranks(file: File, label: str) -> list[str]:
+    """Return the names of the files that a checkpoint of many ranks lists."""
     try:
-        files: list[str] = json.loads(texts[KEY])["files"]
+        files: list[str] = json.loads(file.metadata()[KEY])["files"]
         if not isinstance(files, list) or not all(map(DATA_FILE.fullmatch, files)):
             raise ValueError("it names what is no file of a rank")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -85,25 +83,32 @@ def checks_of(
 ) -> dict[str, Callable[[], object]]:
     """Return what verifies each part of a chain, or of a checkpoint of many ranks, by its name.
 
-    Nothing is returned if the folder is neither.
+    Nothing is returned if the folder is neither. The files that list the parts are read here, once.
+    What is wrong with one is what its check raises, even if the file is whole by then: the parts
+    are not known.
     """
     how = (options, verify, threads)
     checks: dict[str, Callable[[], object]] = {}
     if any(map(folder.has, FILES)):
-        for name in FILES:
-            checks[name] = partial(read_one, folder, name, options)
-        with contextlib.suppress(*DAMAGE):  # which the checks of the lists will say
-            saved = (read(folder, options) or Listing()).saved
-            for entry in saved:
-                checks[entry.place] = partial(verify_step, folder, entry, *how)
-            if "trust" in options and not saved:  # anybody can write such lists
-                checks["steps"] = partial(_raise_no_steps, folder)
+        lists = read_each(folder, options)
+        checks |= {name: partial(_raise_if_error, found) for name, found in lists.items()}
+        saved = (newest(lists.values()) or Listing()).saved
+        checks |= {entry.place: partial(verify_step, folder, entry, *how) for entry in saved}
+        if "trust" in options and not saved:  # anybody can write such lists
+            checks["steps"] = partial(_raise_no_steps, folder)
     elif folder.has(FILE) or _has_files_of_ranks(folder):
-        checks[FILE] = partial(files_of_ranks, folder, "", options)
-        with contextlib.suppress(*DAMAGE):
-            for file in files_of_ranks(folder, "", options):
-                checks[file] = partial(verify_file_of_rank, folder, file, *how)
+        try:
+            files = files_of_ranks(opened(folder, FILE, options), f"{FILE!r} in {folder.label}")
+        except DAMAGE as error:
+            return {FILE: partial(_raise_if_error, error)}
+        checks[FILE] = partial(_raise_if_error, None)
+        checks |= {name: partial(verify_file_of_rank, folder, name, *how) for name in files}
     return checks
+
+
+def _raise_if_error(found: object) -> None:
+    if isinstance(found, errors.Error):
+        raise found
 
 
 def _raise_no_steps(folder: Folder) -> None:

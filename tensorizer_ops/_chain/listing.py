@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from typing import Any
@@ -162,22 +162,33 @@ def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:
     return understood(texts[KEY], label)
 
 
+def read_each(folder: Folder, options: dict[str, str]) -> dict[str, Listing | errors.Error]:
+    """Read each of the two files once; return its list, or the damage that it has."""
+    found: dict[str, Listing | errors.Error] = {}
+    for name in FILES:
+        try:
+            found[name] = read_one(folder, name, options)
+        except DAMAGE as error:
+            found[name] = error
+    return found
+
+
+def newest(lists: Iterable[Listing | errors.Error]) -> Listing | None:
+    """Return the newest of the lists that are whole."""
+    whole = (each for each in lists if isinstance(each, Listing))
+    return max(whole, key=lambda listing: listing.writes, default=None)
+
+
 def read(folder: Folder, options: dict[str, str]) -> Listing | None:
     """Return the newer of the two lists that is whole; ``None`` if there is none.
 
     If none is whole, raises the error of one.
     """
-    found: list[Listing] = []
-    problems: list[errors.Error] = []
-    for name in FILES:
-        try:
-            found.append(read_one(folder, name, options))
-        except errors.NotFound:
-            pass
-        except DAMAGE as error:
-            problems.append(error)
-    if problems and not found:
+    lists = read_each(folder, options).values()
+    found = newest(lists)
+    problems = [each for each in lists if not isinstance(each, (Listing, errors.NotFound))]
+    if problems and found is None:
         raise problems[0]
     for problem in problems:
         logger.warning("%s: the other copy of the list is used", str(problem))
-    return max(found, key=lambda listing: listing.writes, default=None)
+    return found

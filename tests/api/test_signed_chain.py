@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import torch
 
 import tensorizer_ops
 from support.command import run
+from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import checkpoint, errors
+from tensorizer_ops._chain.files import STEP_KEY
+from tensorizer_ops._chain.listing import Entry, Listing
 from tensorizer_ops._chain.store import Store
 from tensorizer_ops.checkpoint import Chain
 
@@ -205,3 +210,90 @@ def test_a_save_that_fails_leaves_nothing(root: Path, signer: Signer, tmp_path: 
         Chain(root, sign=tmp_path / "none.pem").save(2, state_of(2))
     assert chain.load().step == 1
     assert not list(root.glob("step-2-*"))
+
+
+@contextmanager
+def served(root: Path, replaced: Callable[[str, int], bytes | None]) -> Iterator[str]:
+    """Serve a folder. For the so many-th request of a file, something else may be in its place."""
+    counts: dict[str, int] = {}
+
+    def answer(asked: Asked) -> None:
+        name = asked.path.removeprefix("/run/")
+        counts[name] = counts.get(name, 0) + 1
+        content = replaced(name, counts[name])
+        if content is None and (root / name).is_file():
+            content = (root / name).read_bytes()
+        if content:
+            asked.say_range(content)
+        else:
+            asked.say("404 Not Found")
+
+    with scripted(answer) as server:
+        yield server.url("run")
+
+
+def change(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def signed_of_ranks(root: Path, signer: Signer, *steps: int) -> list[Entry]:
+    entries = [Entry(step, f"step-{step}-{step:016x}", 1, 0.0) for step in steps]
+    for entry in entries:
+        metadata = {STEP_KEY: entry.name}
+        writer = checkpoint.TensorizerStorageWriter(root / entry.name, metadata=metadata)
+        writer.file_id, writer.sign = entry.file_id, signer.private
+        state = state_of(entry.step)
+        torch.distributed.checkpoint.save(state, storage_writer=writer, no_dist=True)
+    Store.at(root, None).write(Listing(saved=entries))
+    return entries
+
+
+@pytest.mark.parametrize("damaged", range(5))
+def test_lists_that_are_whole_only_later(root: Path, signer: Signer, damaged: int) -> None:
+    """A verification does not end well without the steps."""
+    signed(root, signer, 1)
+    change(next(root.glob("step-1-*.tensors")))
+    asked: list[str] = []
+
+    def replaced(name: str, count: int) -> bytes | None:
+        asked.extend([name] if name in LISTS else [])
+        return bytes(500) if name in LISTS and len(asked) <= damaged else None
+
+    with served(root, replaced) as url:
+        run("verify", "-o", f"trust=file:{signer.public}", url, status=1)
+
+
+@pytest.mark.parametrize("missing", range(5))
+def test_a_checkpoint_whose_signature_is_there_only_later(
+    root: Path, signer: Signer, missing: int
+) -> None:
+    writer = checkpoint.TensorizerStorageWriter(root)
+    torch.distributed.checkpoint.save(state_of(1), storage_writer=writer, no_dist=True)
+    tensorizer_ops.sign(root, key=signer.private)
+    change(next(root.glob("rank-*.tensors")))
+
+    def replaced(name: str, count: int) -> bytes | None:
+        return b"" if name == "model.sig" and count <= missing else None
+
+    with served(root, replaced) as url:
+        run("verify", "-o", f"trust=file:{signer.public}", url, status=1)
+
+
+@pytest.mark.parametrize("own", range(5))
+def test_a_list_of_ranks_that_is_replaced_meanwhile(root: Path, signer: Signer, own: int) -> None:
+    """What is verified are the files of the step whose name was checked."""
+    changed, other = signed_of_ranks(root, signer, 1, 2)
+    for file in (root / other.name).glob("rank-*"):
+        shutil.copy(file, root / changed.name)
+    change(root / changed.name / f"rank-0-{changed.file_id}.tensors")
+
+    def replaced(name: str, count: int) -> bytes | None:
+        signature = f"{changed.file}.sig"
+        if (name == changed.file and count > own) or (name == signature and count > 1):
+            return (root / name.replace(changed.name, other.name)).read_bytes()
+        return None
+
+    with served(root, replaced) as url:
+        run("verify", "-o", f"trust=file:{signer.public}", url, status=1)
