@@ -232,7 +232,7 @@ def verify(
                 _refuse_link(folder, os.path.join(folder, part), errors.Crypto, advice)
         if not ignore_unsigned_files:
             inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
-            left_out = [*_NEVER_SIGNED, *within(prefix, ignored), *inside]
+            left_out = [*within(prefix, [*_NEVER_SIGNED, *ignored]), *inside]
             # Shards of an empty file are none.
             _refuse_unsigned(folder, names, left_out, may_be_empty=shard_size > 0)
     given |= {"trust": policy, "signature": bundle, "subject": subject, **counted}

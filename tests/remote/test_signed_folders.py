@@ -253,6 +253,26 @@ def test_a_folder_that_is_given_with_dots(
     assert "model.sig" not in [each.name for each in copied]
 
 
+def test_what_is_never_signed_in_a_folder_of_a_signed_one(model: Path, signer: Signer) -> None:
+    """Only at the top of what was signed may there be such files."""
+    above = model.parent / "above"
+    shutil.copytree(model, above / "inner")
+    tensorizer_ops.sign(above, key=signer.private)
+    (above / ".git").mkdir()
+    (above / ".git" / "config").touch()
+    given = {"policy": signer.options["trust"], "signature": above / "model.sig"}
+    assert ".gitattributes" in trust.verify(above / "inner", **given).files
+    for name in (".git", ".gitignore", ".github/a", "model.sig"):
+        added = above / "inner" / name
+        added.parent.mkdir(exist_ok=True)
+        added.write_text("not signed")
+        for place in (above, above / "inner"):
+            with pytest.raises(errors.Crypto, match=f"such as '.*{re.escape(name)}'"):
+                trust.verify(place, **given)
+        added.unlink()
+    assert trust.verify(above, **given)
+
+
 def test_a_bundle_of_no_file_of_the_folder(two: tuple[Path, Path], signer: Signer) -> None:
     first, second = two
     above = first.parent / "above"
