@@ -29,6 +29,7 @@ from tensorizer_ops._base.folder import (
     BUNDLE,
     SIGNATURE,
     Folder,
+    has_no_folders,
     key_name,
     refuse_path,
     unsigned,
@@ -378,10 +379,13 @@ def _place_of(model: Target, options: Options) -> _Place:
         parent, _, name = place.rstrip("/").rpartition("/")
         if place.lower().startswith(("http://", "https://")):
             name = urllib.parse.unquote(name)
+        elif has_no_folders(place):
+            name += mark + query  # which names the tensors behind a socket
         folder = Folder(parent + mark + query, options)
         whole = Folder(model, options)
         refuse_path(name)
-        if place.endswith("/") or (not folder.has(name + SIGNATURE) and whole.has(BUNDLE)):
+        is_file = has_no_folders(place) or folder.has(name + SIGNATURE)
+        if place.endswith("/") or (not is_file and whole.has(BUNDLE)):
             return _Place(whole, None, whole.below(BUNDLE), name, to_uri(model))
     return _Place(folder, name, folder.below(name + SIGNATURE), name, to_uri(model))
 

@@ -320,7 +320,7 @@ def model_of(
     if path is None and _is_file(uri, loads):
         # If it is gone when it is loaded, a folder of its name has no bundle of its own.
         parent, _, _ = uri.partition("?")[0].rstrip("/").rpartition("/")
-        if not {"signature", "signed_folder"} & loads.keys() and not _has_no_folders(uri):
+        if not {"signature", "signed_folder"} & loads.keys() and not has_no_folders(uri):
             loads["signed_folder"] = parent
         return uri, loads, []
     folder = Folder(uri, loads)
@@ -341,13 +341,14 @@ def model_of(
     return (only or [uri])[0], folder.loads, weights
 
 
-def _has_no_folders(uri: str) -> bool:
+def has_no_folders(uri: str) -> bool:
+    """Return whether nothing is beside a file."""
     return uri.lower().startswith(_NO_FOLDERS)
 
 
 def _is_file(uri: str, options: Options) -> bool:
     """Return whether a URI is that of a file, and not that of a folder on a server."""
-    if _core.has_name_of_file(uri) or _has_no_folders(uri):
+    if _core.has_name_of_file(uri) or has_no_folders(uri):
         return True
     try:
         _core.RemoteBytes(uri, as_pairs(unsigned(options)), 0, 1, 1)

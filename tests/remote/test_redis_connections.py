@@ -19,7 +19,8 @@ from local_servers.web import free_port, make_certificates, openssl
 from support.process import fork, wait
 from support.relay import relay
 from support.samples import assert_same, sample
-from tensorizer_ops import stream_io
+from support.signer import Signer
+from tensorizer_ops import stream_io, trust
 from tensorizer_ops.stream_io import CAInfo, RedisStreamFile
 
 ops = torch.ops.tensorizer
@@ -258,6 +259,17 @@ def test_saves_and_loads_over_a_socket(local: tuple[RedisServer, Path]) -> None:
         assert tensors["x"].tolist() == [1, 1, 1]
     reader = Reader(unix(path, "prefix=m&db=3", ""), {"redis_password": "env:X"})
     assert isinstance(pickle.dumps(reader), bytes)
+
+
+def test_a_model_that_is_signed_over_a_socket(
+    local: tuple[RedisServer, Path], tmp_path: Path, signer: Signer
+) -> None:
+    uri, bundle = unix(local[1], "prefix=signed"), tmp_path / "m.sig"
+    tensorizer_ops.save(uri, {"w": torch.ones(3)})
+    tensorizer_ops.sign(uri, key=signer.private, signature=bundle)
+    options = signer.options | {"signature": str(bundle)}
+    assert tensorizer_ops.load(uri, options=options)["w"].tolist() == [1, 1, 1]
+    trust.verify(uri, policy=signer.options["trust"], signature=bundle)
 
 
 def test_what_sockets_refuse(local: tuple[RedisServer, Path], tmp_path: Path) -> None:
