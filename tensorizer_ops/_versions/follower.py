@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,7 +51,8 @@ def follow(
     returned. All bytes are checked, and so is the model that they make: see :func:`apply`.
 
     Waits while there is no newer version, nothing yet, or no answer from the server, which is
-    logged. A publisher that ends, at any moment, does no harm.
+    logged. A publisher that ends, at any moment, does no harm. After an outage while tensors in
+    memory were changed, all of the model is loaded.
 
     Args:
         uri: the place, as for :class:`Publisher`.
@@ -58,7 +60,8 @@ def follow(
             the first version if it is empty. A file that is a version already is brought on from
             there. Tensors keep their memory.
         interval: how many seconds to wait before the list of versions, a small file, is read again.
-        patience: ends after so many seconds without a new version; never if omitted.
+        patience: ends after so many seconds without a new version; never if omitted. If tensors in
+            memory may be between two versions then, what the server did is raised.
         stop: ends soon after this is set, by another thread.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: options as for loads, for what was published.
@@ -96,23 +99,26 @@ class _Follower:
         self._is_empty = False  # whether there is no list
         self._version: Version | None = None  # that was returned last
         self._is_trusting = "trust" in self._place.loads
-        self._digest = self._digest_of_file() if self._is_file else None  # None: unknown
+        # Of what the target is; None: unknown.
+        self._digest = self._digest_of_file(not self._is_trusting) if self._is_file else None
+        self._is_between = False  # whether changing the target has failed
         self._older: Version | None = None  # that was refused last
 
     def run(
         self, interval: float, patience: float | None, stop: threading.Event
     ) -> Iterator[Version]:
         since = time.monotonic()
-        is_away = is_told = False
+        away: errors.Error | None = None
+        is_told = False
         while not stop.is_set():
             version = None
             try:
                 version = self._go_on()
-                is_away = False
+                away = None
             except (errors.Unavailable, errors.TimedOut) as error:
-                if not is_away:
+                if away is None:
                     logger.warning("%s: waiting for it", str(error))
-                is_away = True
+                away = error
             if version is not None:
                 yield version
                 since = time.monotonic()
@@ -121,17 +127,19 @@ class _Follower:
             if patience is not None:
                 wait = min(wait, since + patience - time.monotonic())
                 if wait <= 0:
+                    if away is not None and self._is_between and not self._is_file:
+                        raise away
                     return
             if self._is_empty and not is_told:
                 logger.warning("nothing was published in %s yet: waiting for it", self._place.label)
                 is_told = True
             stop.wait(wait)
 
-    def _digest_of_file(self) -> str | None:
+    def _digest_of_file(self, believed: bool) -> str | None:
+        """Return the digest of the target; as it lists it, which nobody signs, if ``believed``."""
         try:
             file = File(self._target, self._target_loads)
-            # What a file lists of itself, nobody has signed.
-            listed = file.format().keeps_digests and not self._is_trusting
+            listed = believed and file.format().keeps_digests
             return file.digest(self._threads, 2, listed=listed)
         except errors.NotFound:
             return None
@@ -147,9 +155,15 @@ class _Follower:
             if content is None:
                 return None
             listing = self._place.understood(content)
-            if not listing.versions or listing.versions[-1].version == self._version:
+            if not listing.versions:
                 return None
-            if self._is_trusting and self._goes_back(listing.versions[-1].version):
+            if self._is_between and self._is_file:
+                self._digest = self._digest_of_file(believed=False)
+            newest = listing.versions[-1].version
+            if newest == self._version:
+                if self._digest == newest.digest:
+                    return None
+            elif self._is_trusting and self._goes_back(newest):
                 return None
             try:
                 self._go(listing)
@@ -159,8 +173,8 @@ class _Follower:
                     raise
                 logger.info("%s: reading the list again", str(error))
                 continue
-            self._version = listing.versions[-1].version
-            return self._version
+            self._version = newest
+            return newest
         raise AssertionError("unreachable")
 
     def _goes_back(self, newest: Version) -> bool:
@@ -262,23 +276,30 @@ class _Follower:
         if self._is_file:
             options["base_options"] = self._target_loads
             options["target_options"] = self._target_saves
-        apply(source, self._target, **options)
-        self._digest = entry.digest
+        with self._changing(entry):
+            apply(source, self._target, **options)
 
     def _load(self, entry: Entry) -> None:
         assert entry.whole is not None
         source = self._place.folder.uri(entry.whole)
         pinned = SecretOptions({**self._place.loads, "digest": entry.digest})
-        if self._is_file:
-            convert(
-                source,
-                self._target,
-                threads=self._threads,
-                source_options=pinned,
-                target_options=self._target_saves,
-            )
-        elif isinstance(self._target, MutableMapping) and not self._target:
-            self._target.update(load(source, threads=self._threads, options=pinned))
-        else:
-            load_into(self._target, source, threads=self._threads, options=pinned)
-        self._digest = entry.digest
+        with self._changing(entry):
+            if self._is_file:
+                convert(
+                    source,
+                    self._target,
+                    threads=self._threads,
+                    source_options=pinned,
+                    target_options=self._target_saves,
+                )
+            elif isinstance(self._target, MutableMapping) and not self._target:
+                self._target.update(load(source, threads=self._threads, options=pinned))
+            else:
+                load_into(self._target, source, threads=self._threads, options=pinned)
+
+    @contextmanager
+    def _changing(self, entry: Entry) -> Iterator[None]:
+        """Know what the target is only when changing it has succeeded."""
+        self._digest, self._is_between = None, True
+        yield
+        self._digest, self._is_between = entry.digest, False

@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 import tensorizer_ops
 from tensorizer_ops import Publisher, errors, follow
+from tensorizer_ops._versions import follower
 from tensorizer_ops._versions.listing import FILE, Listing, Place
 from tensorizer_ops._versions.node import Node
 
@@ -369,6 +370,114 @@ def test_tensors_between_two_versions(place: Path, caplog: pytest.LogCaptureFixt
     assert next(versions).step == 2
     assert "between two models" in caplog.text
     assert same(model, state)
+
+
+class Outage:
+    """Makes a function of the follower change its target in part and then fail, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, after: Callable[[], object]):
+        self._real, self._after, self.is_over = getattr(follower, name), after, False
+        monkeypatch.setattr(follower, name, self._fail)
+
+    def _fail(self, *given: Any, **how: Any) -> Any:
+        result = self._real(*given, **how)
+        if not self.is_over:
+            self.is_over = True
+            self._after()
+            raise errors.Unavailable("the server does not answer")
+        return result
+
+
+@pytest.mark.parametrize("kind", ["dict", "module"])
+def test_memory_that_an_outage_leaves_between_two_versions(
+    place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """And then the list goes back to the version before."""
+    training = Training()
+    with Publisher(place) as publisher:
+        training.publish(publisher)
+        older = (place / FILE).read_bytes()
+        model = torch.nn.Module()
+        for name, tensor in training.states[1].items():
+            model.register_buffer(name, torch.zeros_like(tensor))
+        target: Any = {} if kind == "dict" else model
+        tensors = target if kind == "dict" else dict(model.named_buffers())
+        versions = follow(place, target, interval=0.01, patience=60)
+        assert next(versions).number == 1
+        training.publish(publisher)
+    newer = (place / FILE).read_bytes()
+
+    def mix() -> None:
+        tensors["w"][::2] = training.states[1]["w"][::2]
+        (place / FILE).write_bytes(older)
+
+    Outage(monkeypatch, "apply", mix)
+    assert next(versions).number == 1  # once more
+    assert same(tensors, training.states[1])
+    (place / FILE).write_bytes(newer)
+    assert next(versions).number == 2
+    assert same(tensors, training.states[2])
+
+
+def test_patience_that_ends_between_two_versions(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training()
+    with Publisher(place) as publisher:
+        training.publish(publisher)
+        target: dict[str, torch.Tensor] = {}
+        versions = follow(place, target, patience=0)
+        next(versions)
+        training.publish(publisher)
+    Outage(monkeypatch, "apply", lambda: None)
+    with pytest.raises(errors.Unavailable, match="does not answer"):
+        next(versions)
+
+
+def test_a_file_in_place_that_an_outage_leaves_between_two_versions(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists the digests of the version before, as its head is written last."""
+    training = Training()
+    target = tmp_path / "copy.tensors"
+    with Publisher(place, whole_every=1) as publisher:
+        training.publish(publisher)
+        older = (place / FILE).read_bytes()
+        versions = follow(place, target, interval=0.01, patience=60)
+        assert next(versions).number == 1
+        before = target.read_bytes()
+        training.publish(publisher)
+
+    def mix() -> None:
+        target.write_bytes(before[:-100] + target.read_bytes()[-100:])
+        (place / FILE).write_bytes(older)
+
+    monkeypatch.setattr(follower, "apply", refused)  # as in place
+    Outage(monkeypatch, "convert", mix)
+    assert next(versions).number == 1
+    assert target.read_bytes() == before
+
+
+def refused(*given: Any, **how: Any) -> None:
+    raise errors.InvalidArgument("it is written in place")
+
+
+def test_a_file_that_an_outage_does_not_change(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its version is still known, so a delta is enough."""
+    training = Training()
+    target = tmp_path / "copy.tensors"
+    with Publisher(place) as publisher:
+        training.publish(publisher)
+        versions = follow(place, target, interval=0.01, patience=60)
+        next(versions)
+        kept = shutil.copy(target, tmp_path / "kept.tensors")
+        training.publish(publisher)
+    (place / listing_of(place).versions[0].files()[0]).unlink()
+    Outage(monkeypatch, "apply", lambda: shutil.copy(kept, target))
+    assert next(versions).number == 2
+    assert same(tensorizer_ops.load(target), training.states[2])
 
 
 @pytest.mark.parametrize(
