@@ -341,8 +341,8 @@ def add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scratch",
         metavar="FOLDER",
-        help="a folder that keeps the last version, which the next delta is made from; without it, "
-        "all of the model is written",
+        help="a folder, to which only this user may write, that keeps the last version, which the "
+        "next delta is made from; without it, all of the model is written",
     )
     parser.add_argument(
         "--whole-every",

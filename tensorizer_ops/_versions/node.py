@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import stat
 import threading
 import time
 from pathlib import Path
@@ -21,6 +19,7 @@ from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._versions.elements import NotInPlace, write_changes
 from tensorizer_ops._versions.follower import follow
 from tensorizer_ops._versions.listing import Listing, Place, logger
+from tensorizer_ops._versions.private import private_folder
 
 _NEWEST = "newest.tensors"
 _VERSION = re.compile(r"version-([0-9]+)-(v2:[0-9a-f]{64})\.tensors")
@@ -60,9 +59,7 @@ class Node:
         policy = self._place.loads.get("trust")
         shared = json.dumps([place, None if policy is None else _core.policy_digest(policy)])
         name = hashlib.sha256(shared.encode()).hexdigest()[:16]
-        self._folder = Path(folder, f"tensorizer_ops-{name}")
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_owner(self._folder)
+        self._folder = private_folder(Path(folder, f"tensorizer_ops-{name}"))
         self._users = open(self._folder / "users", "wb")  # noqa: SIM115, closed by close()
         fcntl.flock(self._users, fcntl.LOCK_SH)
         self._error = ""
@@ -181,15 +178,3 @@ class Node:
             write_changes(older, file, self.changes(older, newer))
         except (NotInPlace, errors.Error) as error:  # such as no space for it
             logger.info("%s will be loaded as a whole: %s", newer.stem, str(error))
-
-
-def _check_owner(folder: Path) -> None:
-    """Raise if others may write to a folder, whose name they can know before it is made."""
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise errors.PermissionDenied(
-            errno.EACCES,
-            f"{str(folder)!r} is not a folder of this user that nobody else may write to: remove "
-            "it, or give another folder for the versions",
-            str(folder),
-        )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tensorizer_ops._versions.listing import (
     file_name,
     logger,
 )
+from tensorizer_ops._versions.private import private_folder
 
 
 class Publisher:
@@ -49,7 +51,8 @@ class Publisher:
         grace: how many seconds the files of a removed version stay, for those who read them.
         scratch: a folder of this machine for the last version, which the next delta is made from,
             and the new one; by default one in the folder for temporary files. The first version
-            that another publisher writes is a delta only if it gets the same folder.
+            that another publisher writes is a delta only if it gets the same folder. It is made for
+            this user only, or must be one that nobody else may write to.
         fenced: give False to publish to a server that does not heed the conditions of requests. Two
             publishers at the same time may lose versions there.
         sign: the private key that signs every file, as for :func:`tensorizer_ops.sign`, so that
@@ -60,6 +63,7 @@ class Publisher:
 
     Raises:
         ValueError: the server does not heed conditions, and ``fenced`` is not False.
+        PermissionError: others may write to the folder ``scratch``.
     """
 
     @checked
@@ -87,19 +91,18 @@ class Publisher:
                 "must be, so two publishers could lose each other's versions: give fenced=False if "
                 "there is never more than one"
             )
+        folder = None if scratch is None else private_folder(Path(scratch))
         self._id = secrets.token_hex(8)
         self._number = 0  # of the last version that was published here
         self._claim()
         self._is_closed = False
         self._ends = ExitStack()
-        if scratch is None:
-            folder = tempfile.mkdtemp(prefix="tensorizer_ops-")
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="tensorizer_ops-"))
             self._ends.callback(shutil.rmtree, folder, ignore_errors=True)
-        else:
-            folder = os.fspath(scratch)
-            os.makedirs(folder, exist_ok=True)
+        self._scratch = folder
         self._last, self._new, self._delta = (
-            Path(folder, f"{name}.tensors") for name in ("last", "new", "delta")
+            folder / f"{name}.tensors" for name in ("last", "new", "delta")
         )
 
     def __repr__(self) -> str:
@@ -133,7 +136,8 @@ class Publisher:
             metadata: texts to store in the files, for a model in memory.
 
         Raises:
-            FileExistsError: another publisher has begun meanwhile. Nothing was published.
+            FileExistsError: another publisher has begun meanwhile, or uses ``scratch`` now. Nothing
+                was published.
             FileNotFoundError: somebody has removed the list of versions. Nothing was published.
             ValueError: somebody has replaced the list by an older one. Nothing was published, so no
                 number stands for two versions.
@@ -159,10 +163,31 @@ class Publisher:
                 f"list of versions by an older one, without version {self._number}; a new "
                 "Publisher goes on from there"
             )
+        with self._alone(step):
+            return self._publish(state, number, metadata, known, listing)
+
+    @contextmanager
+    def _alone(self, step: int) -> Iterator[None]:
+        """Let no other publisher use the folder for temporary files."""
+        with open(self._scratch / "lock", "wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise errors.FileExists(
+                    f"step {step} was not published to {self._place.label}: another publisher "
+                    f"writes in {str(self._scratch)!r} now; each needs a scratch folder of its own"
+                ) from None
+            for path in (self._new, self._delta):  # also what is no file
+                path.unlink(missing_ok=True)
+            yield
+
+    def _publish(
+        self, state: Any, step: int, metadata: Metadata | None, known: bytes, listing: Listing
+    ) -> Version:
         # Before this version takes others off the list, whose files stay until the next one.
         listing.unlisted = self._place.remove(listing.unlisted, time.time() - self._grace)
         self._write_new(state, metadata)
-        entry = self._upload(listing, number)
+        entry = self._upload(listing, step)
         listing.versions.append(entry)
         if entry.whole is not None:
             _unlist_old(listing)
@@ -264,11 +289,12 @@ class Publisher:
 
     def _has(self, digest: str) -> bool:
         """Return whether the last version is here."""
+        if self._last.is_symlink() or not self._last.is_file():
+            return False
         try:
             return self._digest(self._last) == digest
         except errors.Error as error:
-            if not isinstance(error, errors.NotFound):
-                logger.warning("%s: all of the model is published", str(error))
+            logger.warning("%s: all of the model is published", str(error))
             return False
 
     def _needs_whole(self, listing: Listing, delta_size: int) -> bool:

@@ -294,7 +294,7 @@ def link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [mode, owner, link])
-def test_a_node_takes_no_files_of_others(
+def test_folders_of_others_are_not_used(
     place: Path, signer: Signer, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     """Others know the name of the folder, and can make it first."""
@@ -310,6 +310,10 @@ def test_a_node_takes_no_files_of_others(
     change(shared)
     with pytest.raises(PermissionError, match="not a folder of this user"):
         Node(place, str(folder), signer.options, interval=0.01)
+    with Publisher(place, sign=signer.private) as publisher:
+        with pytest.raises(PermissionError, match="not a folder of this user"):
+            Publisher(place, sign=signer.private, scratch=shared)
+        publisher.publish(state_of(2), step=2)  # which was not taken over
 
 
 def test_a_node_shares_only_with_those_who_trust_the_same(

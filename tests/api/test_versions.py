@@ -244,11 +244,61 @@ def test_the_folder_of_the_last_version_is_used_again(place: Path, tmp_path: Pat
     with Publisher(place, scratch=tmp_path / "scratch") as publisher:
         training.publish(publisher)
     assert names(place) == {"1", "2d"}
-    assert sorted(os.listdir(tmp_path / "scratch")) == ["last.tensors"]
+    assert sorted(os.listdir(tmp_path / "scratch")) == ["last.tensors", "lock"]
+    assert (tmp_path / "scratch").stat().st_mode & 0o777 == 0o700
     (tmp_path / "scratch" / "last.tensors").write_bytes(b"damaged")
     with Publisher(place, scratch=tmp_path / "scratch") as publisher:
         training.publish(publisher)
     assert names(place) == {"1", "2d", "3"}
+
+
+def test_publishers_with_one_folder_for_temporary_files(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch, training = tmp_path / "scratch", Training()
+    second = Publisher(tmp_path / "other", scratch=scratch)
+    with Publisher(place, scratch=scratch) as first:
+        upload = Publisher._upload
+
+        def meanwhile(self: Publisher, *given: Any) -> Any:
+            with pytest.raises(FileExistsError, match=r"step 5 .* another publisher writes in"):
+                second.publish(_constant(5), step=5)
+            return upload(self, *given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Publisher, "_upload", meanwhile)
+            training.publish(first)
+        second.publish(_constant(5), step=5)
+        training.publish(first)
+    assert same(load_newest(place), training.states[2])
+    assert same(load_newest(tmp_path / "other"), _constant(5))
+
+
+def load_newest(place: Path) -> dict[str, torch.Tensor]:
+    target: dict[str, torch.Tensor] = {}
+    now(place, target)
+    return target
+
+
+@pytest.mark.parametrize("name", ["last", "new", "delta"])
+def test_what_is_no_file_in_the_folder_for_temporary_files(
+    place: Path, tmp_path: Path, name: str
+) -> None:
+    scratch, training = tmp_path / "scratch", Training()
+    with Publisher(place, scratch=scratch) as publisher:
+        training.publish(publisher)
+        path = scratch / f"{name}.tensors"
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        training.publish(publisher)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.write_bytes(b"kept")
+        path.unlink(missing_ok=True)
+        path.symlink_to(elsewhere)
+        training.publish(publisher)
+    assert elsewhere.read_bytes() == b"kept"
+    assert same(load_newest(place), training.states[3])
+    assert not (scratch / "last.tensors").is_symlink()
 
 
 def test_a_file_is_published(publisher: Publisher, place: Path, tmp_path: Path) -> None:
