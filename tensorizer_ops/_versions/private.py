@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -16,10 +17,23 @@ def private_folder(folder: Path) -> Path:
     """Make a folder for this user, unless it is there, and return its absolute path.
 
     Raises:
-        PermissionError: others may write to it. They can know its name before it is made.
+        PermissionError: others may write to it, or put another one in its place. They can know its
+            name before it is made.
     """
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
+    above = os.stat(folder.parent)
+    if above.st_mode & _OTHERS_WRITE and not above.st_mode & stat.S_ISVTX:
+        raise _refusal(
+            folder.parent,
+            f"is a folder in which others may replace {folder.name!r}: take its write permission "
+            "from them, or set its sticky bit, or give another folder",
+        )
+    if above.st_uid not in (os.geteuid(), 0, _root()):
+        raise _refusal(
+            folder.parent,
+            f"belongs to another user, who may replace {folder.name!r} in it: give another folder",
+        )
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -32,6 +46,13 @@ def private_folder(folder: Path) -> Path:
                 "another folder",
             ) from None
     return folder
+
+
+def _root() -> int:
+    """Return the number of root, who has another one in containers of other users."""
+    with contextlib.suppress(OSError):
+        return os.stat("/proc").st_uid
+    return 0
 
 
 def _refusal(folder: Path, why: str) -> errors.PermissionDenied:

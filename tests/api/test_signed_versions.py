@@ -316,6 +316,28 @@ def test_folders_of_others_are_not_used(
         publisher.publish(state_of(2), step=2)  # which was not taken over
 
 
+@pytest.mark.parametrize("change", [mode, owner])
+def test_folders_that_others_can_replace_are_not_used(
+    place: Path, signer: Signer, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    if change is owner and os.geteuid() != 0:
+        pytest.skip("only root can give files to others")
+    publish(place, range(1, 2), signer.private)
+    above = tmp_path / "above"
+    above.mkdir()
+    change(above)
+    why = r"above' (is a folder in which others may|belongs to another user, who may) replace"
+    with pytest.raises(PermissionError, match=why):
+        Node(place, str(above), signer.options)
+    with pytest.raises(PermissionError, match=why):
+        Publisher(place, sign=signer.private, scratch=above / "scratch")
+    assert not list(above.iterdir())
+    if change is mode:
+        above.chmod(0o1777)  # as /dev/shm and /tmp
+        Node(place, str(above), signer.options).close()
+        Publisher(place, sign=signer.private, scratch=above / "scratch").close()
+
+
 def test_a_node_shares_only_with_those_who_trust_the_same(
     place: Path, signer: Signer, tmp_path: Path
 ) -> None:
