@@ -21,6 +21,8 @@
 #include "base/cpus.h"
 #include "base/number.h"
 #include "base/suggest.h"
+#include "codec/hmac.h"
+#include "codec/sha256.h"
 #include "engine/options.h"
 #include "engine/save/new_layout.h"
 #include "format/safetensors/dtype.h"
@@ -124,6 +126,16 @@ void define_keys(nb::module_& module) {
   });
   module.def("forget_key", [](const std::string& name) { set_key(name, nullptr); });
   module.def("derive_key", &derived_key);
+  // The same for all names of one key.
+  module.def("key_digest", [](const std::string& name) {
+    return run([&](Cancel& /*cancel*/) {
+      const KeySource key = resolve_key(name);
+      Sha256 digest;
+      digest.update(as_bytes(key.passphrase ? "passphrase:" : "key:"));
+      digest.update(key.secret->bytes());
+      return to_hex(digest.finish());
+    });
+  });
 }
 
 // Sources, sinks and objects that ops take by their numbers.

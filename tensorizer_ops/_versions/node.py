@@ -11,11 +11,12 @@ import re
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.options import Options, as_text
-from tensorizer_ops._base.targets import Target, to_uri
+from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._versions.elements import NotInPlace, write_changes
 from tensorizer_ops._versions.follower import follow
 from tensorizer_ops._versions.listing import Listing, Place, logger
@@ -25,6 +26,14 @@ _NEWEST = "newest.tensors"
 _VERSION = re.compile(r"version-([0-9]+)-(v2:[0-9a-f]{64})\.tensors")
 # For the list of versions that is read in a pause.
 _AT_ONCE = {"retries": "0", "timeout": "2"}
+# Options that say how files are fetched, and not which ones are accepted.
+_OF_TRANSFERS = (
+    *("connect_timeout", "stall_timeout", "timeout", "retries", "http2", "connections"),
+    *("chunk_size", "max_bandwidth", "node_folder", "memory_ceiling", "staging", "io"),
+    "hash_first",
+)
+# So many rounds that passwords, in a place or an option, are not guessed by the name of the folder.
+_ROUNDS = 300_000
 # How many versions stay: one that the processes read, and one that has come meanwhile.
 _KEPT = 2
 
@@ -32,9 +41,11 @@ _KEPT = 2
 class Node:
     """The versions that a node has.
 
-    Processes with the same place and the same folder share the files. The one that follows has a
-    lock, so if it ends, another goes on. Each version is a hard link to the file as it was then:
-    the next version is another file.
+    Processes of one user with the same place, folder and options share the files, except options
+    of transfers. Keys and trusted signers are compared by what they are, not by their names; if
+    they are replaced, following ends. The process that follows has a lock, so if it ends, another
+    goes on. Each version is a hard link to the file as it was then: the next version is another
+    file.
 
     Args:
         uri: the place of the versions.
@@ -49,16 +60,14 @@ class Node:
     """
 
     def __init__(self, uri: Target, folder: str, options: Options, interval: float = 1.0) -> None:
-        place = to_uri(uri)
+        place = _absolute(to_uri(uri))
         self._uri, self._options, self._interval = place, options, interval
         self._place = Place(place, {**as_text(options), **_AT_ONCE})
-        self._label = repr(_core.without_secrets(place))
+        self._label = repr(_core.without_secrets(to_uri(uri)))
         with contextlib.suppress(errors.Unavailable, errors.TimedOut):
             self._place.read()  # what is wrong with the place raises at once
-        # Those who trust others do not take their files.
-        policy = self._place.loads.get("trust")
-        shared = json.dumps([place, None if policy is None else _core.policy_digest(policy)])
-        name = hashlib.sha256(shared.encode()).hexdigest()[:16]
+        self._accepted = self._what_is_accepted()
+        name = hashlib.pbkdf2_hmac("sha256", self._accepted, b"tensorizer_ops", _ROUNDS).hex()[:16]
         self._folder = private_folder(Path(folder, f"tensorizer_ops-{name}"))
         self._users = open(self._folder / "users", "wb")  # noqa: SIM115, closed by close()
         fcntl.flock(self._users, fcntl.LOCK_SH)
@@ -72,6 +81,7 @@ class Node:
 
         Files of versions that the place had before it was emptied are not taken for new ones.
         """
+        self._check_unchanged()
         deadline = time.monotonic() + patience
         while (path := self._found(version)) is None:
             newest = max((number for number, _ in self._there()), default=0)
@@ -99,6 +109,21 @@ class Node:
         with self._users, contextlib.suppress(BlockingIOError):
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _what_is_accepted(self) -> bytes:
+        """Return a digest of all that decides which files are loaded."""
+        accepted = {n: v for n, v in self._place.loads.items() if n not in _OF_TRANSFERS}
+        for name, meaning in _MEANINGS.items():
+            if name in accepted:
+                accepted[name] = meaning(accepted[name])
+        return hashlib.sha256(json.dumps([self._uri, sorted(accepted.items())]).encode()).digest()
+
+    def _check_unchanged(self) -> None:
+        if self._what_is_accepted() != self._accepted:
+            raise errors.InvalidArgument(
+                f"the trusted signers or the key for {self._label} were replaced since this "
+                "process follows it: begin anew"
+            )
 
     def _found(self, version: int) -> Path | None:
         digest = dict(self._there()).get(version)
@@ -156,6 +181,7 @@ class Node:
             options=self._options,
         )
         for version in versions:
+            self._check_unchanged()
             self._error = ""
             link = self._folder / "link"
             link.unlink(missing_ok=True)
@@ -178,3 +204,17 @@ class Node:
             write_changes(older, file, self.changes(older, newer))
         except (NotInPlace, errors.Error) as error:  # such as no space for it
             logger.info("%s will be loaded as a whole: %s", newer.stem, str(error))
+
+
+def _absolute(uri: str) -> str:
+    path = local_path(uri)
+    return to_uri(Path(path).absolute()) if path else uri
+
+
+# What options mean whose texts may mean something else in another process, or later.
+_MEANINGS: dict[str, Callable[[str], str]] = {
+    "trust": _core.policy_digest,
+    "key": _core.key_digest,
+    "signature": _absolute,
+    "signed_folder": _absolute,
+}
