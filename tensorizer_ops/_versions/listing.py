@@ -31,7 +31,9 @@ _KEY = "tensorizer_ops.versions"
 _FORMAT = 1
 _MOST = 10_000  # versions in a list
 _MOST_TEXT = 512 * _MOST  # a version takes 340 characters at most, an unlisted file 100
+_MOST_REMOVED = 100  # files at once
 _END = 1 << 63  # of numbers
+_PUBLISHER = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"[0-9]{8,19}-[0-9a-f]{16}(\.delta)?\.tensors")
 _DELTA = ".delta.tensors"
 _DIGEST = re.compile(r"v2:[0-9a-f]{64}")
@@ -150,9 +152,14 @@ class Place:
         return File(self.folder.uri(FILE), unsigned(self.loads)).format().encrypted
 
     def write(self, known: bytes | None, listing: Listing, fenced: bool) -> bool:
-        """Replace the list, if it is still the known one. Returns whether it was replaced."""
+        """Replace the list, if it is still the known one. Returns whether it was replaced.
+
+        Raises if nobody could read it, as after the last number.
+        """
+        text = listing.text()
+        _parsed(text, f"{FILE!r} for {self.label}")
         buffer = io.BytesIO()
-        save(buffer, {}, options=self.encryption(), metadata={_KEY: listing.text()})
+        save(buffer, {}, options=self.encryption(), metadata={_KEY: text})
         if fenced:
             return self._swap(FILE, known, buffer.getvalue())
         if self.read() != known:
@@ -172,14 +179,18 @@ class Place:
         return _core.swap(self.folder.uri(name), known, content, as_pairs(self.saves))
 
     def remove(self, unlisted: list[Unlisted], before: float) -> list[Unlisted]:
-        """Remove files that are unlisted since before a time, and return those that stay."""
-        staying = []
+        """Remove files that are unlisted since before a time, and return those that stay.
+
+        Many are removed by several calls, those that cannot be removed last.
+        """
+        due: list[Unlisted] = []
+        staying: list[Unlisted] = []
         for file in unlisted:
+            is_due = file.since < before and len(due) < _MOST_REMOVED
+            (due if is_due else staying).append(file)
+        for file in due:
             try:
-                if file.since >= before:
-                    staying.append(file)
-                else:
-                    self.folder.remove_signed(file.name)
+                self.folder.remove_signed(file.name)
             except errors.Error as error:
                 logger.warning("%r in %s stays for now: %s", file.name, self.label, str(error))
                 staying.append(file)
@@ -205,7 +216,7 @@ def _parsed(text: str, label: str) -> Listing:
         numbers = [entry.number for entry in listing.versions]
         if numbers != list(range(numbers[0], numbers[0] + len(numbers)) if numbers else []):
             raise ValueError("its versions are not in order")
-        if not isinstance(listing.publisher, str) or len(listing.versions) > _MOST:
+        if not _PUBLISHER.fullmatch(listing.publisher) or len(listing.versions) > _MOST:
             raise ValueError("it has no publisher, or too many versions")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise errors.InvalidFormat(f"{label}: the list of versions is damaged: {error}") from error

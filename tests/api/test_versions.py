@@ -663,6 +663,8 @@ def test_a_file_that_was_changed(publisher: Publisher, place: Path, tmp_path: Pa
     [
         {"format": 2},
         {"publisher": 1},
+        {"publisher": ""},
+        {"publisher": "\ud800"},
         {"versions": [{}]},
         {"versions": [{"number": 1}]},
         {"unlisted": [{"name": "../../etc/passwd", "since": 1}]},
@@ -694,6 +696,40 @@ def test_forged_lists(publisher: Publisher, place: Path, damage: Any) -> None:
     (place / FILE).write_bytes(b"x")
     with pytest.raises(errors.InvalidFormat, match=f"{FILE}.*is damaged"):
         now(place, {})
+
+
+def forge(place: Path, changes: dict[str, Any]) -> None:
+    texts = {"tensorizer_ops.versions": json.dumps(json.loads(listing_of(place).text()) | changes)}
+    tensorizer_ops.save(place / FILE, {}, metadata=texts)
+
+
+def test_lists_that_nobody_could_read_are_not_written(publisher: Publisher, place: Path) -> None:
+    training = Training()
+    training.publish(publisher)
+    (version,) = json.loads(listing_of(place).text())["versions"]
+    last = (1 << 63) - 1
+    renamed = {"number": last, "whole": f"{last}-{'0' * 16}.tensors"}
+    forge(place, {"versions": [version | renamed]})
+    before = (place / FILE).read_bytes()
+    with pytest.raises(errors.InvalidFormat, match=f"is damaged: number is {last + 1}"):
+        training.publish(publisher)
+    assert (place / FILE).read_bytes() == before
+
+
+def test_many_unlisted_files_are_removed_by_several_calls(
+    publisher: Publisher, place: Path
+) -> None:
+    training = Training()
+    training.publish(publisher)
+    names = [f"{number:08d}-{0:016x}.tensors" for number in range(250)]
+    (place / names[0]).mkdir()  # which no call removes
+    (place / names[-1]).touch()
+    forge(place, {"unlisted": [{"name": name, "since": 0} for name in names]})
+    for left in (151, 51, 1):
+        training.publish(publisher)
+        assert [file.name for file in listing_of(place).unlisted][-1] == names[0]
+        assert len(listing_of(place).unlisted) == left
+    assert not (place / names[-1]).exists()
 
 
 def refuse_list(place: Path, forged: Any) -> None:
