@@ -210,6 +210,48 @@ def test_who_cannot_keep_the_group_gives_no_right_away(
     assert attributes(path) == ({} if kept_entries is None else {ACCESS: kept_entries})
 
 
+def test_files_that_others_made_in_a_sticky_folder(shared_memory: Path) -> None:
+    """Who has made a file where all may create some does not get what is saved there."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give files to others")
+    path = str(shared_memory / "model.tensors")
+
+    def plant(owner: int) -> None:
+        Path(path).unlink(missing_ok=True)
+        tensorizer_ops.save(path, TENSORS)
+        os.chown(path, owner, owner)
+        os.chmod(path, 0o666)
+
+    def others(save: bool) -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        if save:
+            tensorizer_ops.save(path, TENSORS)
+        else:
+            with pytest.raises(PermissionError, match="belongs to another user, who could change"):
+                tensorizer_ops.save(path, TENSORS)
+
+    shared_memory.chmod(0o1777)
+    plant(12345)
+    inode = os.stat(path).st_ino
+    assert wait(fork(lambda: others(save=False))) == 0
+    assert os.stat(path).st_ino == inode
+    tensorizer_ops.save(path, TENSORS)
+    status = os.stat(path)
+    assert (status.st_uid, status.st_gid) == (0, 0)
+    assert mode_of(path) & 0o022 == 0
+    # What the owner of the folder has made is written in place.
+    plant(0)
+    assert wait(fork(lambda: others(save=True))) == 0
+    assert (os.stat(path).st_uid, mode_of(path)) == (0, 0o666)
+    # In a folder where no others may create files, all is kept.
+    shared_memory.chmod(0o1755)
+    plant(12345)
+    tensorizer_ops.save(path, TENSORS)
+    assert (os.stat(path).st_uid, mode_of(path)) == (12345, 0o666)
+
+
 def test_rights_that_cannot_be_kept_go(path: str) -> None:
     """A user namespace accepts no ACL with a user id that is not mapped in it."""
     tensorizer_ops.save(path, TENSORS)

@@ -29,16 +29,24 @@ std::string temporary_name() {
   return text;
 }
 
-// Returns true if rename() may put another file over `target`.
-bool may_be_replaced(int folder, const std::string& name, const struct stat& target) {
-  struct stat parent;
-  if (fstat(folder, &parent) == 0 && (parent.st_mode & S_ISVTX) != 0) {
-    const uid_t user = geteuid();
-    if (user != 0 && user != target.st_uid && user != parent.st_uid) return false;
-  }
+// Returns false if rename() in `folder` refuses to put another file over `target`.
+bool allows_rename(const struct stat& folder, const struct stat& target) {
+  const uid_t user = geteuid();
+  return (folder.st_mode & S_ISVTX) == 0 || user == 0 || user == target.st_uid ||
+         user == folder.st_uid;
+}
+
+bool is_mount_point(int folder, const std::string& name) {
   struct statx details;
-  return statx(folder, name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &details) != 0 ||
-         (details.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0;
+  return statx(folder, name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &details) == 0 &&
+         (details.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+// Returns true if another user may have made `target` to write into what is saved there. The rule
+// is that of fs.protected_regular in Linux.
+bool is_planted(const struct stat& folder, const struct stat& target) {
+  return (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0 &&
+         S_ISREG(target.st_mode) && target.st_uid != geteuid() && target.st_uid != folder.st_uid;
 }
 
 }  // namespace
@@ -66,14 +74,26 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool n
   }
   const int parent = made->folder_descriptor_.get();
   const Descriptor target = open_descriptor(parent, made->name_, O_PATH | O_NOFOLLOW);
-  const bool exists = static_cast<bool>(target);
+  bool exists = static_cast<bool>(target);
   if (!exists && errno != ENOENT) throw system_error(errno, "cannot save to", path);
   struct stat status;
   if (exists && fstat(target.get(), &status) != 0) {
     throw system_error(errno, "cannot examine", path);
   }
   if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
-  if (exists && !may_be_replaced(parent, made->name_, status)) return nullptr;
+  struct stat above;
+  if (fstat(parent, &above) != 0) throw system_error(errno, "cannot save to", path);
+  const bool planted = exists && is_planted(above, status);
+  if (planted && !allows_rename(above, status)) {
+    throw Error(ErrorKind::PermissionDenied,
+                "cannot save to " + quote(path, 4096) +
+                    ": it belongs to another user, who could change what is saved there, in a "
+                    "folder in which all may create files: save to another name",
+                EACCES, path);
+  }
+  if (exists && !allows_rename(above, status)) return nullptr;
+  if (exists && is_mount_point(parent, made->name_)) return nullptr;
+  if (planted) exists = false;  // it is neither written in place nor an example
   const bool keeps = exists && S_ISREG(status.st_mode);
   Descriptor like;
   if (!exists && !older.empty()) like = open_descriptor(AT_FDCWD, older, O_PATH);

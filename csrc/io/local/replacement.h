@@ -18,9 +18,10 @@ class Replacement {
   // Creates the file for the target `path`, which replaces a symbolic link, and missing folders on
   // the way. It gets the access rights of an existing file (io/local/access.h). Returns null if
   // there is a target that cannot be replaced: the process may not create files in its folder,
-  // it belongs to another user in a sticky folder, or it is a mount point. `named`: the file has a
-  // hidden name at once, so that others can open it. `older`: a file whose access rights it gets if
-  // there is no target.
+  // it belongs to the owner of a sticky folder, or it is a mount point. A file that somebody else
+  // has made in a sticky folder where others may create files counts as missing; throws
+  // PermissionDenied if it cannot be replaced. `named`: the file has a hidden name at once, so that
+  // others can open it. `older`: a file whose access rights it gets if there is no target.
   static std::unique_ptr<Replacement> create(const std::string& path, bool named = false,
                                              const std::string& older = {});
 
