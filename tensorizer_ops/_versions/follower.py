@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,13 +16,14 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions
-from tensorizer_ops._base.targets import Target
+from tensorizer_ops._base.targets import Target, local_path
 from tensorizer_ops._front.deltas import apply
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import load
 from tensorizer_ops._front.modules import load_into
 from tensorizer_ops._front.rewrite import convert
 from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, digest_of, logger
+from tensorizer_ops._versions.private import is_of_others
 
 # Errors of a delta that cannot be applied to the target: another way may be there.
 _NO_WAY = (errors.InvalidFormat, errors.HashMismatch, errors.InvalidArgument, errors.IsADirectory)
@@ -137,6 +139,10 @@ class _Follower:
 
     def _digest_of_file(self, believed: bool) -> str | None:
         """Return the digest of the target; as it lists it, which nobody signs, if ``believed``."""
+        path = local_path(self._target)
+        if path is not None and is_of_others(Path(path)):
+            logger.warning("%r belongs to another user: it will be replaced", path)
+            return None
         try:
             file = File(self._target, self._target_loads)
             listed = believed and file.format().keeps_digests

@@ -438,6 +438,23 @@ def test_a_policy_that_is_replaced_ends_following(
             assert tensorizer_ops.load(node.file(3, patience=60))["w"][0] == 3
 
 
+def test_a_version_that_belongs_to_another_user(
+    place: Path, signer: Signer, shared_memory: Path
+) -> None:
+    """It is the version now, and its owner could change it later."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to others")
+    publish(place, range(1, 2), signer.private)
+    target = shared_memory / "model.tensors"
+    shared_memory.chmod(0o1777)
+    shutil.copy(place / list_of(place)["versions"][0]["whole"], target)
+    os.chown(target, 65534, 65534)
+    target.chmod(0o666)
+    (version,) = follow(place, target, patience=0, options=signer.options)
+    assert version.number == 1
+    assert (target.stat().st_uid, target.stat().st_mode & 0o022) == (0, 0)
+
+
 def lying(file: Path) -> None:
     """Change a tensor, and not the digests that the file lists."""
     data = bytearray(file.read_bytes())
