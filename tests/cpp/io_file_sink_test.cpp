@@ -231,6 +231,15 @@ TEST_F(IoTest, RespectsPermissions) {
   if (geteuid() == 0) {
     as_ordinary_user([&] { save(*sink(folder_ / "f"), head_, "data"); });
     EXPECT_EQ(read_file(folder_ / "f"), head_ + "data");
+    // That of a third one is not written in place either.
+    ASSERT_EQ(chown((folder_ / "f").c_str(), 12345, 12345), 0);
+    as_ordinary_user(
+        [&] { EXPECT_EQ(kind_of([&] { sink(folder_ / "f"); }), ErrorKind::PermissionDenied); });
+    save(*sink(folder_ / "f"), head_, "new");
+    struct stat status{};
+    ASSERT_EQ(stat((folder_ / "f").c_str(), &status), 0);
+    EXPECT_EQ(status.st_uid, 0u);
+    EXPECT_EQ(status.st_mode & 022, 0u);
   }
   EXPECT_EQ(read_file(folder_ / "protected"), "old");
   chmod((folder_ / "shut").c_str(), 0755);
