@@ -24,10 +24,10 @@ from tensorizer_ops._base.option_uses import for_saves
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
-from tensorizer_ops._distributed.together import together
+from tensorizer_ops._distributed.together import same_after
 from tensorizer_ops._front.load_save import save
 from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import other_models
+from tensorizer_ops._front.serving import other_models, signed_contents
 from tensorizer_ops._front.state_dict import AllAtOnce, one_by_one
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
@@ -101,73 +101,15 @@ def from_pretrained(
             )
     for name in (*_OF_THE_HUB, "use_safetensors", "weights_only"):
         kwargs.pop(name, None)
-    given_generation = kwargs.pop("generation_config", None)
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
     where, device_map = configs.devices_of(device, device_map)
-    fields = files.read_object(folder, CONFIG)
-    if folder.policy is not None and configs.are_parts(kwargs):
-        together(None).same(lambda: folder.loads["subject"], other_models(folder.name))
-    # All of a model is wanted, but not at once.
-    first = {"hash_first": "true"} if folder.policy else {}
-    opened = Reader(
-        folder.uri(weights or files.found_weights(folder)),
-        options=folder.loads | first,
-        device=where or "cpu",
-        verify=verify,
-        copy=copy,
-        threads=threads,
-    )
-    with opened as reader, isolated(folder) as outside:
-        if model_class is not None and hasattr(model_class, "load_config"):
-            if where is None or kwargs:
-                given = [*kwargs, *(["device_map"] if where is None else [])]
-                raise errors.InvalidArgument(f"models of diffusers take no {', '.join(given)}")
-            make = partial(no_init_or_tensor, partial(model_class.from_config, fields))
-            model = configs.made_of(folder, make)
-            if not models.is_model(model):
-                raise errors.InvalidFormat(
-                    f"{CONFIG} in {folder.label} makes a {type(model).__name__}, which is no model"
-                )
-            return outside(_filled, model, reader, where, dtype, progress)
-        config, generation_config = configs.configs_of(folder, fields, model_class, kwargs)
-        wanted = configs.dtype_of(dtype, config, reader)
-        if (
-            verify == "none"
-            and not progress
-            and configs.takes_each(wanted, config, reader, where, kwargs)
-        ):
-            state: Mapping[str, Any] = one_by_one(reader)
-        else:
-            state = AllAtOnce(reader, lambda: outside(reader.load, progress=progress))
-        kind = configs.class_of(config, model_class)
-        # Transformers makes buffers on the default device, and copies them.
-        on_meta = torch.get_default_device().type == "meta" and str(where) != "meta"
-        try:
-            with torch.device("cpu") if on_meta else contextlib.nullcontext():
-                made = kind.from_pretrained(
-                    None,
-                    config=config,
-                    state_dict=state,
-                    dtype=wanted,
-                    device_map=device_map,
-                    trust_remote_code=False,
-                    **kwargs,
-                )
-        except (errors.Error, MemoryError):
-            raise
-        except Exception as error:
-            # The config may be at fault, if not the weights and the arguments.
-            configs.made_of(folder, partial(no_init_or_tensor, partial(kind, config)))
-            if "ignore_mismatched_sizes" in str(error) or "size mismatch" in str(error):
-                raise errors.InvalidFormat(
-                    f"tensors in {folder.label} have other shapes than {CONFIG} there gives them"
-                ) from error
-            raise
-    model = made[0] if isinstance(made, tuple) else made
-    model.name_or_path = model.config.name_or_path = folder.name
-    if generation_config is not None and model.can_generate():
-        model.generation_config = given_generation or generation_config
-    return made
+    how = {"device": where or "cpu", "verify": verify, "copy": copy, "threads": threads}
+    devices = (where, device_map)
+    load = partial(_loaded, folder, model_class, weights, devices, dtype, progress, how, kwargs)
+    if folder.policy is None or not configs.are_parts(kwargs):
+        return load()[0]
+    # Afterwards, as transformers may initialise torch.distributed.
+    return same_after(load, kwargs.get("device_mesh"), other_models(folder.name))
 
 
 @checked
@@ -339,6 +281,79 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
         with replacing(os.path.join(place, name)) as part:
             Path(part).write_bytes(content)
     return place
+
+
+def _loaded(
+    folder: Folder,
+    model_class: type[Any] | None,
+    weights: str | None,
+    devices: tuple[torch.device | None, Any],
+    dtype: torch.dtype | str,
+    progress: Progress | None,
+    how: dict[str, Any],
+    arguments: Mapping[str, Any],
+) -> tuple[Any, list[str]]:
+    """Return a model, and texts that differ for others that are signed."""
+    where, device_map = devices
+    kwargs = {**arguments}
+    given_generation = kwargs.pop("generation_config", None)
+    fields = files.read_object(folder, CONFIG)
+    # All of a model is wanted, but not at once.
+    first = {"hash_first": "true"} if folder.policy else {}
+    name = weights or files.found_weights(folder)
+    opened = Reader(folder.uri(name), options=folder.loads | first, **how)
+    with opened as reader, isolated(folder) as outside:
+        if model_class is not None and hasattr(model_class, "load_config"):
+            if where is None or kwargs:
+                given = [*kwargs, *(["device_map"] if where is None else [])]
+                raise errors.InvalidArgument(f"models of diffusers take no {', '.join(given)}")
+            make = partial(no_init_or_tensor, partial(model_class.from_config, fields))
+            model = configs.made_of(folder, make)
+            if not models.is_model(model):
+                raise errors.InvalidFormat(
+                    f"{CONFIG} in {folder.label} makes a {type(model).__name__}, which is no model"
+                )
+            return outside(_filled, model, reader, where, dtype, progress), []
+        config, generation_config = configs.configs_of(folder, fields, model_class, kwargs)
+        wanted = configs.dtype_of(dtype, config, reader)
+        if (
+            how["verify"] == "none"
+            and not progress
+            and configs.takes_each(wanted, config, reader, where, kwargs)
+        ):
+            state: Mapping[str, Any] = one_by_one(reader)
+        else:
+            state = AllAtOnce(reader, lambda: outside(reader.load, progress=progress))
+        kind = configs.class_of(config, model_class)
+        # Transformers makes buffers on the default device, and copies them.
+        on_meta = torch.get_default_device().type == "meta" and str(where) != "meta"
+        try:
+            with torch.device("cpu") if on_meta else contextlib.nullcontext():
+                made = kind.from_pretrained(
+                    None,
+                    config=config,
+                    state_dict=state,
+                    dtype=wanted,
+                    device_map=device_map,
+                    trust_remote_code=False,
+                    **kwargs,
+                )
+        except (errors.Error, MemoryError):
+            raise
+        except Exception as error:
+            # The config may be at fault, if not the weights and the arguments.
+            configs.made_of(folder, partial(no_init_or_tensor, partial(kind, config)))
+            if "ignore_mismatched_sizes" in str(error) or "size mismatch" in str(error):
+                raise errors.InvalidFormat(
+                    f"tensors in {folder.label} have other shapes than {CONFIG} there gives them"
+                ) from error
+            raise
+        signed = [] if folder.policy is None else signed_contents([reader])
+    model = made[0] if isinstance(made, tuple) else made
+    model.name_or_path = model.config.name_or_path = folder.name
+    if generation_config is not None and model.can_generate():
+        model.generation_config = given_generation or generation_config
+    return made, signed
 
 
 def _filled(

@@ -81,6 +81,23 @@ def together(group: object) -> Together:
     return Together(given_group(group), False)
 
 
+def same_after(call: Callable[[], tuple[_Result, object]], group: object, unlike: str) -> _Result:
+    """Make a call, which may initialise torch.distributed, and then be as :meth:`Together.same`.
+
+    The call returns its result, and what must be the same on all ranks.
+    """
+    own = _outcome(call)
+
+    def said() -> object:
+        if own.error is not None:
+            raise own.error
+        return own.value[1]
+
+    together(group).same(said, unlike)
+    result: _Result = own.value[0]
+    return result
+
+
 def _outcome(call: Callable[[], object]) -> Outcome:
     try:
         return Outcome(call())

@@ -235,4 +235,5 @@ def takes_each(
 
 def are_parts(kwargs: Mapping[str, Any]) -> bool:
     """Return whether each rank takes a part of the model."""
-    return any(kwargs.get(name) for name in ("distributed_config", "tp_plan", "tp_size"))
+    names = ("device_mesh", "distributed_config", "tp_plan", "tp_size")
+    return any(kwargs.get(name) is not None for name in names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -144,17 +145,30 @@ def test_all_ranks_read_the_same_signed_checkpoint(
 
 
 PARTS = """
-trust, *places = given
+from torch.distributed.device_mesh import init_device_mesh
+trust, how, *places = given
+parts = {"tp_plan": "auto"}
+if how == "device_mesh":
+    parts = {"device_mesh": init_device_mesh("cpu", (size,))}
+if how == "torchrun":  # transformers initialises torch.distributed
+    dist.destroy_process_group()
+    elastic = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ.update({**elastic, **address, **ranks})
 try:
     options = {"trust": f"file:{trust}"}
-    tensorizer_ops.hf.from_pretrained(places[rank], tp_plan="auto", options=options)
+    tensorizer_ops.hf.from_pretrained(places[rank], **parts, options=options)
     report("loaded")
 except tensorizer_ops.errors.HashMismatch as error:
     report(str(error))
 """
 
 
-def test_all_ranks_read_parts_of_the_same_signed_model(tmp_path: Path, signer: Signer) -> None:
+@pytest.mark.parametrize("how", ["tp_plan", "device_mesh", "torchrun"])
+def test_all_ranks_read_parts_of_the_same_signed_model(
+    tmp_path: Path, signer: Signer, how: str
+) -> None:
     pytest.importorskip("transformers")
     from support.hf_models import llama
 
@@ -164,7 +178,13 @@ def test_all_ranks_read_parts_of_the_same_signed_model(tmp_path: Path, signer: S
             parameter.data.add_(1)
         tensorizer_ops.hf.save_pretrained(model, tmp_path / place)
         tensorizer_ops.sign(tmp_path / place, key=signer.private)
-    for second, expected in (("older", "loaded"), ("newer", "ranks read different signed models")):
-        given = (PARTS, signer.public, tmp_path / "older", tmp_path / second)
+    shutil.copytree(tmp_path / "older", tmp_path / "damaged")
+    weights = tmp_path / "damaged" / "model.tensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    expected = {"older": "loaded", "newer": "ranks read different signed models"}
+    if how != "torchrun":  # which ends the others if one fails before they meet
+        expected["damaged"] = "are not those that the key"
+    for second, text in expected.items():
+        given = (PARTS, signer.public, how, tmp_path / "older", tmp_path / second)
         for report in run_ranks(tmp_path / f"with {second}", *given, count=2).reports:
-            assert expected in report
+            assert text in report
