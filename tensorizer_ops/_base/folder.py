@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import tempfile
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,6 +48,15 @@ _WRONG_KEYS = (
     "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 )
+
+
+@dataclass
+class ToSign:
+    """A file of this machine that is copied into a folder, and signed, when it has been saved."""
+
+    path: Path
+    options: SecretOptions  # of the save
+    root: str = ""  # the root digest, once it is signed
 
 
 class Folder:
@@ -134,6 +146,20 @@ class Folder:
             listed = self.listed(prefix, [name for name, _ in files])
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
         return self._listed
+
+    def has_signature(self, name: str) -> bool:
+        """Return whether a file has a signature of its own, which counts before that of all."""
+        if self._bundle:
+            return False
+        place = self.uri(name + SIGNATURE)
+        how = (self._plain, 0, 1, 1, self._access)
+        found = self.if_there(name + SIGNATURE, lambda: _core.RemoteBytes(place, *how))
+        return found is not None
+
+    def own_loads(self, name: str, root: str | None = None) -> SecretOptions:
+        """Return the options of loads of a file with a signature of its own, and that root."""
+        own = {**self._given, "signature": self.uri(name + SIGNATURE)}
+        return SecretOptions(own if root is None else {**own, "subject": root})
 
     def signed_weights(self) -> list[str]:
         """Return the names of the weights here that are signed, and of their indexes."""
@@ -279,37 +305,37 @@ class Folder:
             )
 
     @contextlib.contextmanager
-    def signed(self, name: str, key: Key, options: Options) -> Iterator[tuple[Path, SecretOptions]]:
-        """Give a file of this machine to save to, and the options; afterwards, copy it, signed."""
+    def signed(self, name: str, key: Key, options: Options) -> Iterator[ToSign]:
+        """Give a file of this machine to save to; afterwards, copy it, signed."""
         with tempfile.TemporaryDirectory(prefix="tensorizer_ops-") as own:
-            path, given = Path(own, "file.tensors"), as_text(options)
-            yield path, SecretOptions({n: v for n, v in given.items() if n in _OF_CONTENT})
-            self.copy_signed(name, path, key, options)
+            of_content = {n: v for n, v in as_text(options).items() if n in _OF_CONTENT}
+            file = ToSign(Path(own, "file.tensors"), SecretOptions(of_content))
+            yield file
+            file.root = self.copy_signed(name, file.path, key, options)
 
     def copy_signed(
         self, name: str, path: Path, key: Key, options: Options, threads: int = 0
-    ) -> None:
+    ) -> str:
         """Copy a file of this machine into the folder, and sign it under its name there.
 
-        What is in the folder is not read: others may have replaced it.
+        Returns the root digest. What is in the folder is not read: others may have replaced it.
         """
         inside = name.rpartition("/")[2]
         signing = _core.Signing(inside, [(inside, to_uri(path))], None, [])
-        write_signature(
-            signing.start(key_name(key), "", [], [], threads),
-            self.below(name + SIGNATURE),
-            options,
-        )
+        text = signing.start(key_name(key), "", [], [], threads)
+        write_signature(text, self.below(name + SIGNATURE), options)
         _core.upload(to_uri(path), self.below(name), as_pairs(options))
+        return root_of(text)
 
 
 def model_of(
-    uri: str, options: Options, *, are_one: bool = True
+    uri: str, options: Options, folder: Folder | None = None, *, are_one: bool = True
 ) -> tuple[str, SecretOptions, list[str]]:
     """Return the URI of a model, the options to load it with, and its signed weights.
 
     If the files in a folder must be signed, all of them are, as one model, and no weights that are
-    signed are missing. The URI is that of the file, so that no other is found in its place; not if
+    signed are missing. ``folder`` is the place, if it was read as one before, so that nothing else
+    is read now. The URI is that of the file, so that no other is found in its place; not if
     none has a usual name on a server, or if there may be several of this library, unless they
     ``are_one`` each. Weights are listed for a folder of this machine.
     """
@@ -323,7 +349,7 @@ def model_of(
         if not {"signature", "signed_folder"} & loads.keys() and not has_no_folders(uri):
             loads["signed_folder"] = parent
         return uri, loads, []
-    folder = Folder(uri, loads)
+    folder = folder or Folder(uri, loads)
     if path is None:
         found = [folder.uri(name) for name in _USUAL if folder.has(name)]
         return (found or [uri])[0], folder.loads, []
@@ -370,6 +396,13 @@ def unsigned(options: Options | None) -> SecretOptions:
 def key_name(key: Key) -> str:
     """Return the name of a key that signs: a path is that of a file."""
     return f"file:{os.fspath(key)}" if isinstance(key, os.PathLike) else key
+
+
+def root_of(text: str) -> str:
+    """Return the root digest in a bundle that was just made."""
+    statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
+    root: str = statement["subject"][0]["digest"]["sha256"]
+    return root
 
 
 def write_signature(text: str, uri: str, options: Options) -> None:

@@ -211,8 +211,9 @@ class Chain:
         if self._sign is None:
             yield store.uri(entry)
             return
-        with store.folder.signed(entry.file, self._sign, store.saves) as (path, how["options"]):
-            yield path
+        with store.folder.signed(entry.file, self._sign, store.saves) as file:
+            how["options"] = file.options
+            yield file.path
 
     def _writer(self, entry: Entry, how: dict[str, Any]) -> Any:
         writer = functions.writer(self._store.uri(entry), **how)

@@ -7,6 +7,7 @@ other files beside it, at least one for every rank.
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -28,6 +29,7 @@ from tensorizer_ops._base.nested import Damaged, dtype_named, flattened, rebuilt
 from tensorizer_ops._dcp import DATA_FILE
 
 _VERSION = 1
+_ROOT = re.compile("[0-9a-f]{64}")
 
 
 class Place(NamedTuple):
@@ -38,12 +40,19 @@ class Place(NamedTuple):
     # Of a tensor, as the list has them; the file must have the same.
     shape: Sequence[int] = ()
     dtype: str = ""
+    # Of a file with a signature of its own, when it is saved: the root digest.
+    root: str = ""
 
 
 class Places:
-    """Where everything in a checkpoint is."""
+    """Where everything in a checkpoint is.
 
-    def __init__(self) -> None:
+    Attributes:
+        roots: the root digests of files that have signatures of their own.
+    """
+
+    def __init__(self, roots: Mapping[str, str] | None = None) -> None:
+        self.roots = roots or {}
         self._values: dict[str, Place] = {}
         # Sorted, and no dict: whoever wrote them can choose offsets whose hashes are equal.
         self._parts: dict[str, list[tuple[Sequence[int], Place]]] = {}
@@ -113,15 +122,15 @@ def described(metadata: Metadata, places: Mapping[MetadataIndex, Place]) -> str:
     planned, planner = flattened(metadata.planner_data)
     if planned:
         raise TypeError("the planner's data has tensors")
-    return json.dumps(
-        {
-            "version": _VERSION,
-            "tensors": tensors,
-            "values": values,
-            "files": list(files),
-            "planner": planner,
-        }
-    )
+    text = {
+        "version": _VERSION,
+        "tensors": tensors,
+        "values": values,
+        "files": list(files),
+        "planner": planner,
+    }
+    roots = {one.file: one.root for one in places.values() if one.root}
+    return json.dumps({**text, "roots": roots} if roots else text)
 
 
 def understood(text: str) -> Metadata:
@@ -136,8 +145,11 @@ def understood(text: str) -> Metadata:
     for file in files:
         if not isinstance(file, str) or not DATA_FILE.fullmatch(file):
             raise Damaged(f"it names {file!r:.100}, which is no file of a rank")
+    roots = dict(found.get("roots", {}).items())
+    if not all(isinstance(root, str) and _ROOT.fullmatch(root) for root in roots.values()):
+        raise Damaged("it has a root digest that is none")
     stored: dict[str, Any] = {}
-    places = Places()
+    places = Places(roots)
     for name, one in found["tensors"].items():
         dtype = one["dtype"]
         parts = [

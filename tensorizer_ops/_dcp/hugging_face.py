@@ -247,21 +247,17 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
 
     def _close(self) -> None:
         self._current.readers.clear()
-        self._current.loads = None
+        self._current.folder = None
 
     def _opened(self, file: str) -> Any:
         readers = self._current.readers
         if file not in readers:
-            options: dict[str, str]
-            if not file:
-                place = to_uri(self.place_of(self._current.place))
-                uri, options, _ = model_of(place, self._options)
+            folder = self._folder()
+            if file:
+                uri, options = folder.uri(file), folder.loads
             else:
-                folder = self._folder()
-                uri = folder.uri(file)
-                if self._current.loads is None:  # if they must be signed, as parts of one model
-                    self._current.loads = folder.loads
-                options = self._current.loads
+                place = to_uri(self.place_of(self._current.place))
+                uri, options, _ = model_of(place, self._options, folder)
             readers[file] = torch.classes.tensorizer.Reader(uri, options)
         return readers[file]
 

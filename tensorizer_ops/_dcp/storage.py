@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import secrets
@@ -44,7 +43,6 @@ from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.description import Place, Places, described, understood
 from tensorizer_ops._dcp.reading import Wanted, check_place, fill, opened
 from tensorizer_ops._dcp.staging import Copies
-from tensorizer_ops._front.inspection import metadata as texts_of
 from tensorizer_ops._front.load_save import save
 
 # Files that are looked for at the same time.
@@ -64,9 +62,10 @@ class _Current(threading.local):
 
     def __init__(self) -> None:
         self.texts: Mapping[str, str] = {}  # the metadata that was read
-        # Of HuggingFaceStorageReader.
-        self.readers: dict[str, Any] = {}  # that are open
-        self.loads: dict[str, str] | None = None  # the options of files of ranks
+        self.folder: Folder | None = None  # that is being read
+        self.have_signatures = False  # whether its files have signatures of their own
+        self.signed_as = ""  # what is different for other checkpoints that are signed
+        self.readers: dict[str, Any] = {}  # that HuggingFaceStorageReader has opened
 
     def __reduce__(self) -> tuple[type[_Current], tuple[()]]:
         return _Current, ()
@@ -185,18 +184,22 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         self.copies.wait()
         in_background, self._in_background = self._in_background, False
         tensors: dict[str, torch.Tensor] = {}
-        results = []
+        sizes: list[tuple[MetadataIndex, int]] = []
         for item in plan.items:
             data = planner.resolve_data(item)
             tensor = data if isinstance(data, torch.Tensor) else _as_tensor(data)
             refuse_meta(tensor, item.index.fqn)
             name = _name(item.index, tensors)
             tensors[name] = tensor
-            size = tensor.numel() * tensor.itemsize
-            results.append(WriteResult(item.index, size, Place(file, name)))
+            sizes.append((item.index, tensor.numel() * tensor.itemsize))
+        root = ""
         if tensors:
             threads = self._threads or int(in_background)
-            self._save(file, tensors, threads, {NAME_KEY: file}, self._progress)
+            root = self._save(file, tensors, threads, {NAME_KEY: file}, self._progress)
+        results = [
+            WriteResult(index, size, Place(file, name, root=root))
+            for (index, size), name in zip(sizes, tensors, strict=True)
+        ]
         written: Future[list[WriteResult]] = Future()
         written.set_result(results)
         return written
@@ -245,15 +248,17 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         threads: int,
         texts: Mapping[str, str],
         progress: Progress | None = None,
-    ) -> None:
+    ) -> str:
+        """Write a file, and return the root digest if it is signed."""
         how: Any = {"hashes": self._hashes, "threads": threads}
         how |= {"metadata": texts, "progress": progress}
         folder, options = self._folder(), self._save_options()
         if self.sign is None:
             save(folder.uri(file), tensors, options=options, **how)
-        else:
-            with folder.signed(file, self.sign, options) as (path, own_options):
-                save(path, tensors, options=own_options, **how)
+            return ""
+        with folder.signed(file, self.sign, options) as to_sign:
+            save(to_sign.path, tensors, options=to_sign.options, **how)
+        return to_sign.root
 
 
 class TensorizerStorageReader(_Place, StorageReader):
@@ -286,9 +291,14 @@ class TensorizerStorageReader(_Place, StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return what is in the checkpoint."""
+        self._current.folder = None
         folder = self._folder()
         folder.refuse_name_of_file()
-        texts = self._current.texts = texts_of(folder.uri(FILE), options=self._options)
+        is_signed = folder.policy is not None
+        self._current.have_signatures = is_signed and folder.has_signature(FILE)
+        reader = torch.classes.tensorizer.Reader(folder.uri(FILE), self._loads(FILE))
+        texts = self._current.texts = reader.metadata()
+        self._current.signed_as = torch.classes.tensorizer._Internals(reader).signed_as()
         check_wanted(texts, self.wanted, f"{FILE!r} in {folder.label}")
         text = texts.get(KEY)
         if text is None:
@@ -324,8 +334,31 @@ class TensorizerStorageReader(_Place, StorageReader):
             for place in names.values():
                 check_place(reader, internals, place)
 
+    def _folder(self) -> Folder:
+        """Return the folder: the same for a whole load, so that its signature is read once."""
+        if self._current.folder is None:
+            self._current.folder = super()._folder()
+        return self._current.folder
+
+    def _loads(self, file: str) -> dict[str, str]:
+        """Return the options to load a file with, which let no other take its place."""
+        folder = self._folder()
+        if folder.policy is None:
+            return self._options
+        if not self._current.have_signatures:
+            return folder.loads
+        if file == FILE:
+            return folder.own_loads(file)
+        root = self._current.places.roots.get(file)
+        if root is None:
+            raise errors.Crypto(
+                f"{FILE!r} in {folder.label} does not list what is signed of {file!r}: sign the "
+                "folder, and remove the signatures of its files"
+            )
+        return folder.own_loads(file, root)
+
     def _opened(self, file: str) -> Any:
-        return opened(self._folder().uri(file), file, self._options)
+        return opened(self._folder().uri(file), file, self._loads(file))
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Return the plan, with what was read if it must be signed."""
@@ -343,8 +376,8 @@ class TensorizerStorageReader(_Place, StorageReader):
         return plans
 
     def _signed_content(self) -> Any:
-        """Return what is different for other checkpoints. Names of files are of one save."""
-        return hashlib.sha256(self._current.texts[KEY].encode()).hexdigest()
+        """Return what is different for other checkpoints."""
+        return self._current.signed_as
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the tensors of this rank, from one file after another."""

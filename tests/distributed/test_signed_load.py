@@ -128,11 +128,15 @@ except dcp.api.CheckpointException as error:
 def test_all_ranks_read_the_same_signed_checkpoint(
     tmp_path: Path, signer: Signer, kind: str
 ) -> None:
-    for value, place in enumerate(("older", "newer")):
-        writer = getattr(checkpoint, kind.replace("Reader", "Writer"))(tmp_path / place)
-        state = {"w": torch.full((3,), float(value))}
-        torch.distributed.checkpoint.save(state, storage_writer=writer, no_dist=True)
-        tensorizer_ops.sign(tmp_path / place, key=signer.private)
+    older, newer = tmp_path / "older", tmp_path / "newer"
+    writer = getattr(checkpoint, kind.replace("Reader", "Writer"))(older)
+    torch.distributed.checkpoint.save({"w": torch.zeros(3)}, storage_writer=writer, no_dist=True)
+    shutil.copytree(older, newer)  # with the same list of files
+    (file,) = (path for path in newer.iterdir() if path.name != "checkpoint.tensors")
+    metadata = tensorizer_ops.metadata(file)
+    tensorizer_ops.save(file, {"w": torch.ones(3)}, metadata=metadata)
+    for place in (older, newer):
+        tensorizer_ops.sign(place, key=signer.private)
 
     def load(*places: str) -> list[object]:
         folder = tmp_path / f"ranks {places}"

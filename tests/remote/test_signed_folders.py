@@ -23,6 +23,7 @@ from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import checkpoint, errors, trust
+from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._dcp import hugging_face
 from tensorizer_ops._front import serving
 
@@ -474,10 +475,9 @@ def test_a_checkpoint_of_ranks_in_the_place_of_a_file(
     tmp_path: Path, signer: Signer, name: str, read: Callable[[Path, Signer], None]
 ) -> None:
     writer = checkpoint.TensorizerStorageWriter(tmp_path / name)
+    writer.sign = signer.private
     state = {"w": torch.ones(3)}
     torch.distributed.checkpoint.save(state, storage_writer=writer, no_dist=True)
-    for file in [*(tmp_path / name).iterdir()]:
-        tensorizer_ops.sign(file, key=signer.private)
     refused = torch.distributed.checkpoint.api.CheckpointException
     with pytest.raises((errors.Crypto, refused), match="a folder with the name of a file"):
         read(tmp_path / name, signer)
@@ -561,6 +561,31 @@ def test_files_of_ranks_are_of_one_model(tmp_path: Path, signer: Signer, taken: 
         own_bundle(tmp_path / "new", names[1], of=tmp_path / "old")
     with pytest.raises(FileNotFoundError if taken == "one" else errors.HashMismatch):
         reader.read_metadata()
+
+
+@pytest.mark.parametrize("kind", ["model", "files of ranks"])
+def test_files_of_ranks_are_of_the_bundle_that_lists_them(
+    tmp_path: Path, signer: Signer, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which files there are, and what is in them, is not said by two models."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    name = "model" if kind == "model" else "shard-00000-model-00001-of-00001"
+    for value, folder in enumerate((here, there)):
+        tensors = {"w": torch.full((2,), value)}
+        sharding = json.dumps({"w": {"saved_offsets": [0]}})
+        metadata = {} if kind == "model" else {"DCP_SHARDING_INFO": sharding}
+        tensorizer_ops.save(folder / f"{name}.safetensors", tensors, metadata=metadata)
+        tensorizer_ops.sign(folder, key=signer.private)
+    signed_weights = Folder.signed_weights
+
+    def replaced(folder: Folder) -> list[str]:
+        found = signed_weights(folder)
+        shutil.copytree(there, here, dirs_exist_ok=True)
+        return found
+
+    monkeypatch.setattr(Folder, "signed_weights", replaced)
+    with pytest.raises(errors.HashMismatch, match="root digest"):
+        checkpoint.HuggingFaceStorageReader(here, options=signer.options).read_metadata()
 
 
 def test_files_of_a_server_are_of_one_model(tmp_path: Path, signer: Signer) -> None:
