@@ -317,17 +317,16 @@ class Chain:
         def check() -> None:
             self._store.verify(entry, ranks.share, verify, threads)
 
-        def load() -> None:
+        def load() -> list[str]:
             if state is None:  # else it was verified
                 self._store.check_name(entry)
             # It may have been replaced since.
             wanted = {STEP_KEY: entry.name}
             uri, options = self._store.uri(entry), self._store.loads
-            loaded[:] = [
-                one_process.load(
-                    uri, state, device, verify, False, threads, options, progress, wanted
-                )
-            ]
+            how = (device, verify, False, threads, options, progress)
+            signed: list[str] = []
+            loaded[:] = [one_process.load(uri, state, *how, wanted, signed)]
+            return signed
 
         tried: list[str] = []
         while True:
@@ -345,12 +344,18 @@ class Chain:
             self._damaged.add(entry.name)
             passed_over.append(PassedOver(entry.step, reason))
 
-    def _damage(self, ranks: Together, call: Callable[[], None]) -> str | None:
-        """Call this on every rank; return the damage that one has found, or raise another error."""
-        found = [error for _, error in ranks.each(call) if error is not None]
+    def _damage(self, ranks: Together, call: Callable[[], object]) -> str | None:
+        """Call this on every rank; return the damage that one has found, or raise another error.
+
+        It is damage, too, if they return something else.
+        """
+        outcomes = ranks.each(call)
+        found = [error for _, error in outcomes if error is not None]
         for error in found:
             if not is_damage(error, self._store.loads):
                 raise error
+        if not found and any(outcome.value != outcomes[0].value for outcome in outcomes):
+            return "ranks read different signed checkpoints"
         return str(found[0]) if found else None
 
     def _next(self, step: int | None, tried: list[str], passed_over: list[PassedOver]) -> Entry:

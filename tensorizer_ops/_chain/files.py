@@ -39,8 +39,9 @@ def verify_step(
     file = check_name(folder, entry, options)
     if entry.ranks:
         # Of the file that was checked: another one may be in its place by now.
-        for name in files_of_ranks(file, f"{entry.file!r} in {folder.label}")[number::count]:
-            verify_file_of_rank(folder, f"{entry.name}/{name}", options, verify, threads)
+        listed = files_of_ranks(file, f"{entry.file!r} in {folder.label}")
+        for name, root in list(listed.items())[number::count]:
+            verify_file_of_rank(folder, f"{entry.name}/{name}", root, options, verify, threads)
     elif number == 0:
         file.verify(verify, threads)
 
@@ -55,21 +56,34 @@ def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
     return file
 
 
-def files_of_ranks(file: File, label: str) -> list[str]:
-    """Return the names of the files that a checkpoint of many ranks lists."""
+def files_of_ranks(file: File, label: str) -> dict[str, str | None]:
+    """Return the files that a checkpoint of many ranks lists.
+
+    They have the root digests of signatures of their own.
+    """
     try:
-        files: list[str] = json.loads(file.metadata()[KEY])["files"]
+        found = json.loads(file.metadata()[KEY])
+        files: list[str] = found["files"]
+        roots: dict[str, str] = dict(found.get("roots", {}).items())
         if not isinstance(files, list) or not all(map(DATA_FILE.fullmatch, files)):
             raise ValueError("it names what is no file of a rank")
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise errors.InvalidFormat(f"{label}: the list of files is damaged: {error}") from error
-    return files
+    return {file: roots.get(file) for file in files}
 
 
 def verify_file_of_rank(
-    folder: Folder, name: str, options: dict[str, str], verify: str, threads: int
+    folder: Folder,
+    name: str,
+    root: str | None,
+    options: dict[str, str],
+    verify: str,
+    threads: int,
 ) -> None:
     """Verify a file, and that it has the place that it was saved to."""
+    is_alone = "trust" in options and "signature" not in options and folder.has(name + SIGNATURE)
+    if is_alone and root is not None:
+        options = {**options, "subject": root}
     file = opened(folder, name, options)
     if file.metadata().get(NAME_KEY) != name.rpartition("/")[2]:
         raise errors.InvalidFormat(
@@ -102,7 +116,8 @@ def checks_of(
         except DAMAGE as error:
             return {FILE: partial(_raise_if_error, error)}
         checks[FILE] = partial(_raise_if_error, None)
-        checks |= {name: partial(verify_file_of_rank, folder, name, *how) for name in files}
+        for file, root in files.items():
+            checks[file] = partial(verify_file_of_rank, folder, file, root, *how)
     return checks
 
 

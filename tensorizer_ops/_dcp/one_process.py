@@ -31,6 +31,7 @@ from tensorizer_ops._dcp import CHAIN, FILE, KEY
 from tensorizer_ops._front.background import Save, save_async as save_tensors_async
 from tensorizer_ops._front.load_save import save as save_tensors
 from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._front.serving import signed_contents
 
 
 def save(
@@ -87,15 +88,17 @@ def load(
     options: Options | None,
     progress: Progress | None,
     wanted: Mapping[str, str] | None = None,
+    signed: list[str] | None = None,
 ) -> Any:
     """Fill a state from a file or a folder, or return all of it.
 
-    ``wanted`` is metadata without which nothing is loaded.
+    ``wanted`` is metadata without which nothing is loaded. What differs for other checkpoints that
+    are signed is added to ``signed``.
     """
     if state is not None and device is not None:
         raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
     if is_folder(uri, options):
-        how = (device, verify, threads, options, progress, wanted)
+        how = (device, verify, threads, options, progress, wanted, signed)
         return _many_ranks().load_folder(uri, state, *how)
     path = None if not isinstance(place_of(uri), str) else local_path(uri)  # type: ignore[arg-type]
     if path is not None and os.path.exists(os.path.join(path, CHAIN)):
@@ -103,6 +106,8 @@ def load(
     with Reader(uri, device=device, options=options, threads=threads, copy=copy) as reader:
         text = _text_of(reader, label(uri))
         check_wanted(reader.metadata(), wanted, label(uri))
+        if signed is not None:
+            signed += signed_contents([reader])
         if state is not None:
             where = label(uri)
             return _many_ranks().load_file(reader, where, text, state, verify, threads, progress)

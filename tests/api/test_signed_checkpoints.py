@@ -13,6 +13,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 import tensorizer_ops
+from support.command import run
 from support.signer import Signer
 from tensorizer_ops import checkpoint, errors
 from tensorizer_ops._dcp import storage
@@ -98,6 +99,15 @@ def test_files_with_signatures_of_their_own_are_those_that_were_saved(
         signature.unlink()
     tensorizer_ops.sign(place, key=signer.private)
     assert read(place, signer) == 6
+
+
+def test_verify_compares_the_root_digests_of_files(tmp_path: Path, signer: Signer) -> None:
+    file = saved(tmp_path / "place", signer.private)
+    command = ("verify", "-o", f"trust={signer.options['trust']}", tmp_path / "place")
+    run(*command)
+    rewrite(file)
+    tensorizer_ops.sign(file, key=signer.private)
+    assert "root digest" in run(*command, status=1).stderr
 
 
 @READS

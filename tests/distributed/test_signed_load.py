@@ -192,3 +192,37 @@ def test_all_ranks_read_parts_of_the_same_signed_model(
         given = (PARTS, signer.public, how, tmp_path / "older", tmp_path / second)
         for report in run_ranks(tmp_path / f"with {second}", *given, count=2).reports:
             assert text in report
+
+
+CHAIN = """
+import shutil
+from pathlib import Path
+from tensorizer_ops.checkpoint import Chain
+private, trust, pattern, *places = given
+places = [Path(place) for place in places]
+how = {"options": {"trust": f"file:{trust}"}}
+if "/" in pattern or rank == 0:
+    group = None if "/" in pattern else False
+    Chain(places[0], sign=Path(private), **how).save(1, {"w": torch.ones(3)}, group)
+dist.barrier()
+if rank == 0:  # what is signed again under its name
+    shutil.copytree(*places)
+    (file,) = places[1].glob(pattern)
+    tensors, metadata = tensorizer_ops.load(file, copy=True), tensorizer_ops.metadata(file)
+    tensorizer_ops.save(file, tensors, metadata={**metadata, "again": "yes"})
+    tensorizer_ops.sign(file, key=Path(private))
+dist.barrier()
+same = Chain(places[1], **how).load({"w": torch.zeros(3)}).step
+try:
+    report(Chain(places[rank], **how).load({"w": torch.zeros(3)}).step)
+except tensorizer_ops.errors.InvalidFormat as error:
+    report(f"{same} {error}")
+"""
+
+
+@pytest.mark.parametrize("pattern", ["step-1-*.tensors", "step-1-*/checkpoint.tensors"])
+def test_all_ranks_read_the_same_signed_step(tmp_path: Path, signer: Signer, pattern: str) -> None:
+    where = (signer.private, signer.public, pattern, tmp_path / "older", tmp_path / "newer")
+    for report in run_ranks(tmp_path / "ranks", CHAIN, *where, count=2).reports:
+        assert report.startswith("1 no step of")
+        assert report.endswith("ranks read different signed checkpoints")
