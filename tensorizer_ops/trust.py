@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import base64
 import datetime
-import itertools
 import json
 import os
-import stat
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -27,9 +25,11 @@ from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import check_names, checked, kind_of
 from tensorizer_ops._base.folder import (
     BUNDLE,
+    NEVER_SIGNED,
     SIGNATURE,
     Folder,
     has_no_folders,
+    inside,
     key_name,
     refuse_path,
     unsigned,
@@ -39,15 +39,20 @@ from tensorizer_ops._base.folder import (
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, as_pairs, as_text
 from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.signed_folder import (
+    PIECE,
+    files_in,
+    read_through,
+    refuse_link,
+    refuse_links,
+    refuse_unsigned,
+)
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 __all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
 
-_PIECE = 4 << 20
 # The type of what is signed.
 _PAYLOAD = "application/vnd.in-toto+json"
-# At the top of a model.
-_NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github", BUNDLE)
 
 Pem = str | bytes | os.PathLike[str]
 
@@ -218,7 +223,7 @@ def verify(
     own = None if signature or place.only is None else place.only + SIGNATURE
     if own is not None and not place.folder.has(own):
         bundle = place.folder.below(BUNDLE)
-    signer, subject, shard_size, listed, ignored = _core.open_signature(
+    signer, subject, _, listed, ignored = _core.open_signature(
         bundle, place.uri, policy, as_pairs(given)
     )
     prefix, counted = "", dict[str, str]()
@@ -227,29 +232,21 @@ def verify(
     every = [name for name, _ in listed]
     names = [place.only] if place.only else place.folder.listed(prefix, every)
     if place.only is None and (folder := place.folder.path) is not None:
-        for name in names:
-            for part in itertools.accumulate(name.split("/"), os.path.join):
-                advice = "put what it leads to there"
-                _refuse_link(folder, os.path.join(folder, part), errors.Crypto, advice)
+        refuse_links(folder, names)
         if not ignore_unsigned_files:
-            inside = [os.path.relpath(path, folder)] if (path := local_path(bundle)) else []
-            left_out = [*within(prefix, [*_NEVER_SIGNED, *ignored]), *inside]
-            # Shards of an empty file are none.
-            _refuse_unsigned(folder, names, left_out, may_be_empty=shard_size > 0)
+            left_out = [*within(prefix, [*NEVER_SIGNED, *ignored]), *inside(folder, bundle)]
+            advice = "remove them, or give ignore_unsigned_files=True"
+            refuse_unsigned(folder, names, left_out, advice)
     given |= {"trust": policy, "signature": bundle, "subject": subject, **counted}
     access = _core.SharedAccess()
-    piece = bytearray(_PIECE)
     for name in names:
         source = _core.RemoteBytes(
-            place.uri_of(name), as_pairs(given), 0, None, _PIECE, access, whole=True
+            place.uri_of(name), as_pairs(given), 0, None, PIECE, access, whole=True
         )
-        at = 0
-        while count := source.read_into(at, piece):
-            if at == 0 and place.only is not None and _is_index(piece[:count]):
-                raise errors.InvalidArgument(
-                    f"{name!r} is the index of a model in several files: give their folder"
-                )
-            at += count
+        if _is_index(read_through(source)) and place.only is not None:
+            raise errors.InvalidArgument(
+                f"{name!r} is the index of a model in several files: give their folder"
+            )
     return Signed(signer, subject, names)
 
 
@@ -302,7 +299,7 @@ def sign(
     if not _is_text(place.name):
         raise errors.InvalidArgument(f"{place.name!r} cannot be signed: its name is not UTF-8")
     target = place.bundle if signature is None else to_uri(signature)
-    left_out = dict.fromkeys([*_NEVER_SIGNED, *ignore])
+    left_out = dict.fromkeys([*NEVER_SIGNED, *ignore])
     folder = place.folder.path
     if place.only is None and place.folder.names_from(target, None)[0]:
         raise errors.InvalidArgument(
@@ -317,17 +314,15 @@ def sign(
             "before it is uploaded"
         )
     else:
-        bundle = local_path(target)
-        if bundle is not None and not (inside := os.path.relpath(bundle, folder)).startswith(".."):
-            left_out[inside] = None
-        found = _files_in(folder, left_out)
+        left_out |= {name: None for name in inside(folder, target) if not name.startswith("..")}
+        found = files_in(folder, left_out)
         for name, path in found.items():
             if "\\" in name or not _is_text(name):
                 raise errors.InvalidArgument(
                     f"{path!r} cannot be signed: its name has a backslash, or is not UTF-8"
                 )
             advice = "put the file there, or leave it out with ignore="
-            _refuse_link(folder, path, errors.InvalidArgument, advice)
+            refuse_link(folder, path, errors.InvalidArgument, advice)
         files = {name: to_uri(Path(path)) for name, path in found.items()}
     if method == "files" and shard_size is not None:
         raise errors.InvalidArgument('shard_size is for method="shards"')
@@ -390,61 +385,13 @@ def _place_of(model: Target, options: Options) -> _Place:
     return _Place(folder, name, folder.below(name + SIGNATURE), name, to_uri(model))
 
 
-def _files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
-    """Return the paths of all files in a folder by their names, which have slashes."""
-    ignored = {os.path.normpath(name) for name in left_out}
-    found, folders = {}, [""]
-    for inside in folders:
-        with os.scandir(os.path.join(folder, inside)) as entries:
-            for entry in entries:
-                name = os.path.join(inside, entry.name)
-                if name in ignored:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(name)
-                else:
-                    found[name] = entry.path
-    return dict(sorted(found.items()))
-
-
-def _refuse_unsigned(
-    folder: str, names: Iterable[str], left_out: Iterable[str], *, may_be_empty: bool
-) -> None:
-    known = set(names)
-    for name, path in _files_in(folder, left_out).items():
-        if name not in known and not (may_be_empty and _is_empty(path)):
-            raise errors.Crypto(
-                f"{folder!r} has files that are not signed, such as {name!r}: remove them, or give "
-                "ignore_unsigned_files=True"
-            )
-
-
-def _refuse_link(folder: str, path: str, kind: type[errors.Error], advice: str) -> None:
-    if os.path.islink(path) and not _is_in_cache_of_hub(folder, path):
-        raise kind(f"{path!r} is a symbolic link, and may lead to other files later: {advice}")
-
-
-def _is_in_cache_of_hub(folder: str, link: str) -> bool:
-    """Return whether a link in ``models--NAME/snapshots/COMMIT`` leads to a file in ``blobs``."""
-    snapshots, _ = os.path.split(os.path.realpath(folder))
-    blobs = os.path.join(os.path.dirname(snapshots), "blobs")
-    found = os.path.realpath(link)
-    is_here = os.path.basename(snapshots) == "snapshots" and os.path.dirname(found) == blobs
-    return is_here and os.path.isfile(found)
-
-
 def _is_text(name: str) -> bool:
     # Bytes of a name that are not UTF-8 are surrogates.
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _is_index(start: bytearray) -> bool:
+def _is_index(start: bytes) -> bool:
     return start.lstrip().startswith(b"{") and b'"weight_map"' in start
-
-
-def _is_empty(path: str) -> bool:
-    found = os.lstat(path)  # what a link leads to may not stay empty
-    return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def _pem_of(argument: str, given: Pem) -> str:

@@ -31,6 +31,8 @@ _SIGNED = ("trust", "signature", "signed_folder", "subject", "hash_first")
 _OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
+# At the top of what is signed.
+NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github", BUNDLE)
 # What the names of the signatures of single files end in.
 SIGNATURE = ".sig"
 # The suffixes of files with weights, and of indexes of several, in the order in which they are
@@ -86,6 +88,7 @@ class Folder:
         self.policy = _core.trust_in(as_pairs(given))
         self._bundle = given.get("signature")
         self._listed: list[str] | None = None
+        self._left_out: list[str] = []
         self._saves = as_pairs(for_saves(options))
         # Files of the Hub are of one commit, whatever is pushed meanwhile.
         self._access = _core.SharedAccess()
@@ -139,12 +142,14 @@ class Folder:
                     f"{self.label}: it is not signed: there is no {BUNDLE!r} in it, which lists "
                     "all of its files, and no option 'signature' names a bundle elsewhere"
                 ) from error
-            _, root, _, files, _ = found
+            _, root, _, files, ignored = found
             prefix, counted = self.names_from(bundle, self._given.get("signed_folder"))
             # Not one that is beside a file, or in a folder in this one.
             self._given.update(counted, signature=bundle, subject=root)
             listed = self.listed(prefix, [name for name, _ in files])
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
+            left_out = within(prefix, [*NEVER_SIGNED, *ignored])
+            self._left_out = [*left_out, *inside(self.path, bundle)]
         return self._listed
 
     def has_signature(self, name: str) -> bool:
@@ -160,6 +165,12 @@ class Folder:
         """Return the options of loads of a file with a signature of its own, and that root."""
         own = {**self._given, "signature": self.uri(name + SIGNATURE)}
         return SecretOptions(own if root is None else {**own, "subject": root})
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is here, on this machine, that the bundle leaves out: also itself."""
+        self.signed_files()
+        return self._left_out
 
     def signed_weights(self) -> list[str]:
         """Return the names of the weights here that are signed, and of their indexes."""
@@ -386,6 +397,12 @@ def _is_file(uri: str, options: Options) -> bool:
 def within(prefix: str, names: Iterable[str]) -> list[str]:
     """Return the names that have a prefix, without it."""
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def inside(folder: str | None, uri: str) -> list[str]:
+    """Return the path of a file from a folder, if both are on this machine."""
+    path = local_path(uri)
+    return [] if folder is None or path is None else [os.path.relpath(path, folder)]
 
 
 def unsigned(options: Options | None) -> SecretOptions:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,8 +17,9 @@ import torch.distributed as dist
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.folder import model_of
+from tensorizer_ops._base.folder import Folder, inside, model_of
 from tensorizer_ops._base.options import SecretOptions, as_text
+from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._distributed.together import Together
 from tensorizer_ops._front.iterate import iterate
@@ -62,15 +65,18 @@ def weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the name and the tensor of each, of the files of a model, in the order of the files.
 
+    If the files must be signed, and are in the folder that is served, all that is in it must be of
+    one bundle: the server reads its config and the like from there.
+
     If several ranks load the model, large tensors are a :class:`Weight`: each rank reads only the
     parts that it takes. Otherwise the next tensors are loaded while the caller uses those before.
 
     Args:
-        model: the place of the files, unless the settings have one.
+        model: what is served: the place of the files, unless the settings have one.
         group: the ranks that load the model together, if these are not all. If the files must be
             signed, they compare what they have opened.
     """
-    files, how, readers = _opened(settings, settings.uri or model, group)
+    files, how, readers = _opened(settings, model, group)
     if "node_folder" in settings.options:
         _keep_open([Reader(place, **how) for place in files])
     places: dict[str, str] = {}
@@ -86,13 +92,17 @@ def weights(
 
 
 def _opened(
-    settings: Settings, uri: str, group: dist.ProcessGroup | None
+    settings: Settings, model: str, group: dist.ProcessGroup | None
 ) -> tuple[list[str], dict[str, Any], list[Reader]]:
     """Return the files of a model, how to load them, and readers if there are several ranks."""
+    uri = settings.uri or model
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
     def opened() -> tuple[list[str], dict[str, Any], list[Reader]]:
-        files, options = files_of(uri, settings.options)
+        served, place = _served_folder(model, uri, settings.options)
+        files, options = files_of(place, served.loads if served else settings.options)
+        if served is not None:
+            refuse_changed(served, _loaded_from(served, files))
         how = settings.how | {"options": options}
         return files, how, [] if alone else [Reader(place, **how) for place in files]
 
@@ -106,6 +116,34 @@ def _opened(
 
     Together(group, are_alone=False).same(signed, other_models(uri))
     return found[0]
+
+
+def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Folder | None, str]:
+    """Return the folder of a model if its weights are in it and signed, and where they are."""
+    folder, path = local_path(model), local_path(uri)
+    if "trust" not in options or path is None or folder is None or not os.path.isdir(folder):
+        return None, uri
+    # The weights may be a link, or be given by a path with links.
+    parent, name = os.path.split(os.path.abspath(path))
+    for place in (os.path.realpath(path), os.path.join(os.path.realpath(parent), name)):
+        below = os.path.relpath(place, os.path.realpath(folder))
+        if below.split("/")[0] != "..":
+            return Folder(model, options), os.path.normpath(os.path.join(folder, below))
+    return None, uri
+
+
+def _loaded_from(folder: Folder, files: Sequence[str]) -> Iterator[str]:
+    """Yield the names of files in a folder, and those of the files that indexes among them list."""
+    for place in files:
+        (name,) = inside(folder.path, place)
+        yield name
+        if name.endswith(".json"):
+            above, last = os.path.split(os.path.join(folder.path or "", name))
+            text = Folder(above, folder.loads).read(last)
+            # The load says what is wrong.
+            with suppress(AttributeError, KeyError, RecursionError, TypeError, ValueError):
+                shards = set(json.loads(text)["weight_map"].values())
+                yield from [os.path.join(os.path.dirname(name), shard) for shard in shards]
 
 
 def signed_contents(readers: Sequence[Reader]) -> list[str]:

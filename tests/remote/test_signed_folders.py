@@ -387,6 +387,93 @@ def test_a_signed_file_that_is_taken_away_after_the_check(
         read(folder, signer)
 
 
+@pytest.mark.parametrize("weights", ["model.tensors", "model.safetensors.index.json"])
+@pytest.mark.parametrize("given", ["folder", "link", "file"])
+def test_what_a_server_reads_of_the_folder_that_it_serves(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, weights: str, given: str
+) -> None:
+    """Configs, templates and further weights, which it reads itself, are signed as well."""
+    folder, tensors = tmp_path / "model", {"v": torch.ones(3), "w": torch.ones(3)}
+    options = {"max_shard_size": 20} if weights.endswith(".json") else {}
+    tensorizer_ops.save(folder / weights.removesuffix(".index.json"), tensors, options=options)
+    tensorizer_ops.save(folder / "2_Dense" / "model.safetensors", tensors)
+    (folder / "config.json").write_text('{"a": 1}')
+    (folder / "empty").mkdir()
+    tensorizer_ops.sign(folder, key=signer.private, ignore=["README.md"])
+    (folder / "README.md").write_text("anything")
+    (tmp_path / "link").symlink_to(folder)
+    where = {"folder": None, "link": str(tmp_path / "link"), "file": str(folder / weights)}
+    place = {"uri": where[given]} if where[given] else {}
+
+    def load() -> dict[str, torch.Tensor]:
+        settings = serving.Settings({**place, "options": signer.options})
+        return dict(serving.weights(settings, str(folder)))
+
+    compared: list[str] = []
+    open_file = Folder.open
+
+    def note(self: Folder, name: str, *how: Any, **more: Any) -> Any:
+        compared.append(name)
+        return open_file(self, name, *how, **more)
+
+    monkeypatch.setattr(Folder, "open", note)
+    assert_same(load(), tensors)
+    assert compared == ["2_Dense/model.safetensors", "config.json"]
+    for name in compared[:2]:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(errors.HashMismatch, match=re.escape(name)):
+            load()
+        (folder / name).unlink()
+        with pytest.raises(FileNotFoundError, match=re.escape(name)):
+            load()
+        (tmp_path / "elsewhere").write_bytes(content)
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(errors.Crypto, match="is a symbolic link"):
+            load()
+        (folder / name).unlink()
+        (folder / name).write_bytes(content)
+    (folder / "chat_template.jinja").write_text("{{messages[0].content}}")
+    with pytest.raises(errors.Crypto, match=r"not signed, such as 'chat_template\.jinja'"):
+        load()
+    (folder / "chat_template.jinja").unlink()
+    assert_same(load(), tensors)
+
+
+def test_a_server_takes_one_bundle_for_all_of_a_folder(tmp_path: Path, signer: Signer) -> None:
+    """A bundle of the weights alone would leave the rest of the folder to anybody."""
+    folder = tmp_path / "model"
+    tensorizer_ops.save(folder / "m.tensors", {"w": torch.zeros(3)})
+    (folder / "config.json").write_text("{}")
+    tensorizer_ops.sign(folder / "m.tensors", key=signer.private)
+    old, own = ((folder / name).read_bytes() for name in ("m.tensors", "m.tensors.sig"))
+    (folder / "m.tensors.sig").unlink()
+
+    def load(**options: str) -> dict[str, torch.Tensor]:
+        settings = {"uri": str(folder / "m.tensors"), "options": signer.options | options}
+        return dict(serving.weights(serving.Settings(settings), str(folder)))
+
+    tensors = {"w": torch.ones(3)}
+    tensorizer_ops.save(folder / "m.tensors", tensors)
+    root = tensorizer_ops.sign(folder, key=signer.private)
+    assert_same(load(subject=root), tensors)
+    with pytest.raises(errors.HashMismatch, match="expected"):
+        load(subject="0" * 64)
+    new = (folder / "m.tensors").read_bytes()
+    (folder / "m.tensors").write_bytes(old)
+    (tmp_path / "own.sig").write_bytes(own)
+    with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
+        load()
+    with pytest.raises(errors.Crypto, match="files that are not signed"):
+        load(signature=str(tmp_path / "own.sig"))
+    (folder / "m.tensors").write_bytes(new)
+    (folder / "model.sig").rename(tmp_path / "elsewhere.sig")
+    assert_same(load(signature=str(tmp_path / "elsewhere.sig")), tensors)
+    (folder / "m.tensors.sig").write_bytes(own)
+    with pytest.raises(errors.Crypto, match="it is not signed"):
+        load()
+
+
 @pytest.mark.parametrize("name", ["model.tensors", "model.safetensors"])
 def test_a_model_whose_place_files_of_ranks_would_take(
     tmp_path: Path, signer: Signer, name: str

@@ -1,0 +1,93 @@
+"""What is in a folder of this machine, compared with what of it is signed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections.abc import Iterable
+
+from tensorizer_ops import _core, errors
+from tensorizer_ops._base.folder import BUNDLE, Folder
+
+PIECE = 4 << 20
+
+
+def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
+    """Raise if the files in a folder are not those that are signed, and these alone.
+
+    Those that are ``loaded`` are left to their load, which compares what it reads.
+    """
+    assert folder.path is not None
+    names = folder.signed_files()
+    refuse_links(folder.path, names)
+    refuse_unsigned(folder.path, names, folder.left_out, "remove them")
+    for name in sorted({*names} - {BUNDLE, *loaded}):
+        read_through(folder.open(name, PIECE, whole=True))
+
+
+def read_through(source: _core.RemoteBytes) -> bytes:
+    """Read a file, which compares all of it with what is signed; return how it begins."""
+    piece = bytearray(PIECE)
+    at = source.read_into(0, piece)
+    start = bytes(piece[:at])
+    while count := source.read_into(at, piece):
+        at += count
+    return start
+
+
+def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
+    """Return the paths of all files in a folder by their names, which have slashes."""
+    ignored = {os.path.normpath(name) for name in left_out}
+    found, folders = {}, [""]
+    for inside in folders:
+        with os.scandir(os.path.join(folder, inside)) as entries:
+            for entry in entries:
+                name = os.path.join(inside, entry.name)
+                if name in ignored:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                else:
+                    found[name] = entry.path
+    return dict(sorted(found.items()))
+
+
+def refuse_links(folder: str, names: Iterable[str]) -> None:
+    """Raise if a signed file is a link, or is in a folder that is one."""
+    for name in names:
+        for part in itertools.accumulate(name.split("/"), os.path.join):
+            advice = "put what it leads to there"
+            refuse_link(folder, os.path.join(folder, part), errors.Crypto, advice)
+
+
+def refuse_link(folder: str, path: str, kind: type[errors.Error], advice: str) -> None:
+    """Raise for a link, unless it is one in the cache of the Hub."""
+    if os.path.islink(path) and not _is_in_cache_of_hub(folder, path):
+        raise kind(f"{path!r} is a symbolic link, and may lead to other files later: {advice}")
+
+
+def refuse_unsigned(
+    folder: str, names: Iterable[str], left_out: Iterable[str], advice: str
+) -> None:
+    """Raise if there is a file in a folder that is not signed."""
+    known = set(names)
+    for name, path in files_in(folder, left_out).items():
+        if name not in known and not _is_empty(path):
+            raise errors.Crypto(
+                f"{folder!r} has files that are not signed, such as {name!r}: {advice}"
+            )
+
+
+def _is_in_cache_of_hub(folder: str, link: str) -> bool:
+    """Return whether a link in ``models--NAME/snapshots/COMMIT`` leads to a file in ``blobs``."""
+    snapshots, _ = os.path.split(os.path.realpath(folder))
+    blobs = os.path.join(os.path.dirname(snapshots), "blobs")
+    found = os.path.realpath(link)
+    is_here = os.path.basename(snapshots) == "snapshots" and os.path.dirname(found) == blobs
+    return is_here and os.path.isfile(found)
+
+
+def _is_empty(path: str) -> bool:
+    found = os.lstat(path)  # what a link leads to may not stay empty
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
