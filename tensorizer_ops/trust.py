@@ -42,6 +42,8 @@ from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.signed_folder import (
     PIECE,
     files_in,
+    is_empty,
+    may_be_empty,
     read_through,
     refuse_link,
     refuse_links,
@@ -291,7 +293,8 @@ def sign(
         The root digest, which tells this model from all others: the ``subject`` of a policy.
 
     Raises:
-        ValueError: a key or certificate that cannot be used, a symbolic link, or no file.
+        ValueError: a key or certificate that cannot be used, a symbolic link, an empty file that
+            shards would not list, or no file.
         tensorizer_ops.errors.Crypto: the passphrase is missing or wrong.
     """
     check_names("ignore", ignore)
@@ -323,6 +326,11 @@ def sign(
                 )
             advice = "put the file there, or leave it out with ignore="
             refuse_link(folder, path, errors.InvalidArgument, advice)
+            if method == "shards" and is_empty(path) and not may_be_empty(name):
+                raise errors.InvalidArgument(
+                    f"{path!r} is empty, and has no shards to sign: remove it, leave it out with "
+                    "ignore=, or sign whole files with method='files'"
+                )
         files = {name: to_uri(Path(path)) for name, path in found.items()}
     if method == "files" and shard_size is not None:
         raise errors.InvalidArgument('shard_size is for method="shards"')

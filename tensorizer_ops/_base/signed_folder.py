@@ -73,7 +73,7 @@ def refuse_unsigned(
     """Raise if there is a file in a folder that is not signed."""
     known = set(names)
     for name, path in files_in(folder, left_out).items():
-        if name not in known and not _is_empty(path):
+        if name not in known and not (is_empty(path) and may_be_empty(name)):
             raise errors.Crypto(
                 f"{folder!r} has files that are not signed, such as {name!r}: {advice}"
             )
@@ -88,6 +88,17 @@ def _is_in_cache_of_hub(folder: str, link: str) -> bool:
     return is_here and os.path.isfile(found)
 
 
-def _is_empty(path: str) -> bool:
+def may_be_empty(name: str) -> bool:
+    """Return whether it means nothing that a file of this name is there, if it is empty.
+
+    It cannot be signed in shards: it has none. Of others, an empty ``chat_template.jinja`` would be
+    the template.
+    """
+    parts = name.split("/")
+    return any(part.startswith(".") for part in parts) or parts[-1] == "__init__.py"
+
+
+def is_empty(path: str) -> bool:
+    """Return whether a path is that of a file without bytes."""
     found = os.lstat(path)  # what a link leads to may not stay empty
     return stat.S_ISREG(found.st_mode) and found.st_size == 0

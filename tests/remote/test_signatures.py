@@ -390,6 +390,33 @@ def test_links_are_not_verified(model: Path, signer: Signer, tmp_path: Path, met
         trust.verify(model, **verify)
 
 
+@pytest.mark.parametrize("method", ["shards", "files"])
+def test_empty_files(model: Path, signer: Signer, method: Any) -> None:
+    """Shards cannot list them, and libraries would take some: an empty template is one, too."""
+    harmless = [".gitkeep", "code/__init__.py", ".cache/huggingface/config.json.lock"]
+    for name in harmless:
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).touch()
+    tensorizer_ops.sign(model, key=signer.private, method=method)
+    trust.verify(model, policy=signer.options["trust"])
+    for name in ("chat_template.jinja", "code/config.json", "generation_config.json"):
+        (model / name).touch()
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{name}'"):
+            trust.verify(model, policy=signer.options["trust"])
+        if method == "files":
+            tensorizer_ops.sign(model, key=signer.private, method=method)
+            trust.verify(model, policy=signer.options["trust"])
+        else:
+            with pytest.raises(ValueError, match=f"{name}' is empty, and has no shards to sign"):
+                tensorizer_ops.sign(model, key=signer.private)
+            (model / name).unlink()
+    for name in harmless:
+        (model / name).write_text("not empty")
+    if method == "shards":
+        with pytest.raises(errors.Crypto, match="files that are not signed"):
+            trust.verify(model, policy=signer.options["trust"])
+
+
 def test_links_are_not_signed(model: Path, signer: Signer) -> None:
     (model / "link.json").symlink_to(model / "config.json")
     with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
