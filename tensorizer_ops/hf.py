@@ -40,6 +40,8 @@ __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
 # Arguments of transformers that say what to load; and how to ask the Hub, which is never asked.
 _PLACES = ("config", "revision", "state_dict", "subfolder", "variant")
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token")
+# The folder of further templates, which is not copied.
+_TEMPLATES = "additional_chat_templates"
 # Requests for small files at the same time.
 _REQUESTS = 8
 
@@ -247,7 +249,8 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
     """Copy what a model has beside its weights to a folder on this machine.
 
     These are the configs and the files of tokenizers, processors and schedulers, as far as they
-    have the names that the libraries give them. Each has 100 MB at most.
+    have the names that the libraries give them. Each has 100 MB at most. If they must be signed,
+    the target may not have others of these names.
 
     Args:
         uri, options: as for :func:`from_pretrained`.
@@ -258,6 +261,7 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
 
     Raises:
         FileNotFoundError: there is no such file.
+        ValueError: a file must be signed, and the target has one that the model does not have.
     """
     folder = Folder(uri, options)
     place = Folder(target).path
@@ -276,6 +280,12 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
     there = {name: content for name, content in found.items() if content is not None}
     if not there:
         raise errors.NotFound(f"{folder.label} has neither {CONFIG} nor files of a tokenizer")
+    for name in [*sorted(found.keys() - there.keys()), _TEMPLATES] if folder.policy else []:
+        if os.path.lexists(path := os.path.join(place, name)):
+            raise errors.InvalidArgument(
+                f"{path!r} is none of the signed files of {folder.label}, and would be used with "
+                "them: move it away, or copy to another folder"
+            )
     os.makedirs(place, exist_ok=True)
     for name, content in there.items():
         with replacing(os.path.join(place, name)) as part:

@@ -94,8 +94,12 @@ def may_be_empty(name: str) -> bool:
     It cannot be signed in shards: it has none. Of others, an empty ``chat_template.jinja`` would be
     the template.
     """
-    parts = name.split("/")
-    return any(part.startswith(".") for part in parts) or parts[-1] == "__init__.py"
+    return is_hidden(name) or name.split("/")[-1] == "__init__.py"
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file, or a folder that it is in, is hidden."""
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def is_empty(path: str) -> bool:

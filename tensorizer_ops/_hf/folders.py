@@ -47,7 +47,8 @@ def download(
     Args:
         uri: of the folder to read, such as ``s3://bucket/model`` or ``hf://org/model``.
         folder: the folder on this machine.
-        overwrite: replace also files that were changed here, which are an error otherwise.
+        overwrite: replace also files that were changed here, which are an error otherwise. Weights,
+            configs and the like that are not signed are an error even then, if files must be.
         options: as for :func:`tensorizer_ops.load`.
         progress: as for :func:`tensorizer_ops.load`, of one file after another.
     """

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import BUNDLE, Folder, refuse_path, unsigned
+from tensorizer_ops._base.folder import BUNDLE, NEVER_SIGNED, Folder, refuse_path, unsigned
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.signed_folder import files_in, is_hidden
 from tensorizer_ops._base.targets import Target, is_uri
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._hf.files import (
@@ -40,6 +41,9 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 # The names of files that a killed download leaves behind.
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
 _MODEL_FILES = (".tensors", ".safetensors")
+# What the names of files end in that libraries find in a folder by themselves: weights, configs,
+# templates, and signatures.
+_FOUND = (*_MODEL_FILES, ".bin", ".ckpt", ".gguf", ".pt", ".pth", ".json", ".jinja", ".sig")
 # Bytes that are read at a time, and those that are fetched ahead; requests for small files.
 _PIECE = 4 << 20
 _READ_AHEAD = 16 << 20
@@ -174,6 +178,7 @@ def download(
     wanted: dict[str, str | None] = {}
     if folder.policy:
         wanted.update(dict.fromkeys(folder.signed_files()))
+        _refuse_unsigned(folder, here.path, wanted)
     else:
         wanted.update(listed.sums if listed else dict.fromkeys(_model_files(folder)))
     right = _right_files(folder, here, wanted, show, overwrite)
@@ -189,6 +194,21 @@ def download(
     if listed:
         with replacing(os.path.join(here.path, LIST)) as part:
             Path(part).write_text(listed.text(), encoding="utf-8", newline="")
+
+
+def _refuse_unsigned(folder: Folder, target: str, wanted: Iterable[str]) -> None:
+    """Raise for a file that is not signed, and that libraries would use with those that are."""
+    if not os.path.isdir(target):
+        return
+    known = set(wanted)
+    for name, path in files_in(target, NEVER_SIGNED).items():
+        last = name.rpartition("/")[2]
+        is_found = last in SMALL_FILES or last.endswith(_FOUND)
+        if is_found and name not in known and not is_hidden(name):
+            raise errors.InvalidArgument(
+                f"{path!r} is none of the signed files of {folder.label}, and may be used in their "
+                "place: move it away, or download to another folder"
+            )
 
 
 def _right_files(

@@ -729,6 +729,52 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "name", ["chat_template.jinja", "vocab.txt", "sub/a.safetensors", "m.tensors.sig", "a.json"]
+)
+def test_a_download_over_another_model(
+    model: Path, signer: Signer, tmp_path: Path, name: str, overwrite: bool
+) -> None:
+    """What only the other one has would be used with the files of this one."""
+    tensorizer_ops.sign(model, key=signer.private)
+    target = tmp_path / "target"
+    for mine in ("notes.md", ".git/a.json", ".cache/a.json"):
+        (target / mine).parent.mkdir(parents=True, exist_ok=True)
+        (target / mine).write_text("{}")
+
+    def download() -> None:
+        how = {"options": signer.options, "overwrite": overwrite}
+        tensorizer_ops.download(model, target, **how)  # type: ignore[arg-type]
+
+    download()
+    (target / name).parent.mkdir(exist_ok=True)
+    (target / name).write_text("")
+    with pytest.raises(ValueError, match=f"{name}' is none of the signed files of"):
+        download()
+    (target / name).unlink()
+    download()
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/a.jinja"])
+def test_a_fetch_over_another_model(model: Path, signer: Signer, tmp_path: Path, name: str) -> None:
+    (model / "config.json").write_text("{}")
+    tensorizer_ops.sign(model, key=signer.private)
+    target = tmp_path / "target"
+    (target / name).parent.mkdir(parents=True)
+    (target / name).write_text("of another model")
+    (target / "config.json").write_text("of another model")
+    (target / "model.tensors").write_text("weights")
+    with pytest.raises(ValueError, match=f"{name.split('/')[0]}' is none of the signed files"):
+        tensorizer_ops.hf.fetch(model, target, options=signer.options)
+    assert (target / "config.json").read_text() == "of another model"
+    (target / name).rename(tmp_path / "away")
+    if (target / name).parent != target:
+        (target / name).parent.rmdir()
+    tensorizer_ops.hf.fetch(model, target, options=signer.options)
+    assert (target / "config.json").read_text() == "{}"
+
+
 def test_a_download_with_folders(model: Path, signer: Signer, tmp_path: Path) -> None:
     """A copy of the bundle in a folder says nothing about the files there."""
     (model / "a").mkdir()
@@ -751,6 +797,7 @@ def test_a_server_that_says_that_the_files_here_are_right(
     first, second = two
     here = tmp_path / "here"
     tensorizer_ops.download(first, here, options=signer.options)
+    (here / "chat_template.jinja").unlink()  # which the second does not have
 
     def answer(asked: Asked) -> None:
         wanted = asked.path.rpartition("/")[2]
