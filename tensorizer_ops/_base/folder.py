@@ -410,6 +410,13 @@ def unsigned(options: Options | None) -> SecretOptions:
     return SecretOptions({n: v for n, v in as_text(options or {}).items() if n not in _SIGNED})
 
 
+def refuse_signed(options: Options | None) -> None:
+    """Raise for options that say who must have signed what is loaded."""
+    for name in as_text(options or {}):
+        if name in _SIGNED:
+            raise errors.InvalidArgument(f"option {name!r} applies when a file is loaded only")
+
+
 def key_name(key: Key) -> str:
     """Return the name of a key that signs: a path is that of a file."""
     return f"file:{os.fspath(key)}" if isinstance(key, os.PathLike) else key

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import BUNDLE, NEVER_SIGNED, Folder, refuse_path, unsigned
+from tensorizer_ops._base.folder import BUNDLE, NEVER_SIGNED, Folder, refuse_path, refuse_signed
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.signed_folder import files_in, is_hidden
@@ -120,7 +120,8 @@ def upload(source: Target, uri: Target, options: Options | None, show: Show) -> 
     """Copy the files of a folder on this machine, and yield each that is complete."""
     paths = _files_in(source)
     here = Folder(source)
-    folder = Folder(uri, unsigned(options))
+    refuse_signed(options)  # the files here are not compared
+    folder = Folder(uri, options)
     _refuse_forgotten_scheme(uri)
     there = _Sums.of(folder) or _Sums({})
     # Files that this folder does not have leave the list, so that a download is this folder.

@@ -857,13 +857,20 @@ def test_a_bundle_that_changes_during_a_download(
     assert not [path for path in (tmp_path / "copy").iterdir() if "model.sig" in path.name]
 
 
-def test_copies_and_saves_take_options_of_loads(
+@pytest.mark.parametrize("option", ["trust", "signature", "signed_folder", "subject", "hash_first"])
+def test_an_upload_compares_no_signature(model: Path, tmp_path: Path, option: str) -> None:
+    """It says so, as what is sent would seem to be verified."""
+    with pytest.raises(ValueError, match=f"option '{option}' applies when a file is loaded only"):
+        tensorizer_ops.upload(model, tmp_path / "uploaded", options={option: "true"})
+    assert not (tmp_path / "uploaded").exists()
+
+
+def test_saves_take_options_of_loads(
     llama: tuple[Path, Any], signer: Signer, tmp_path: Path
 ) -> None:
     """What is written is signed afterwards. Files that are replaced are not written to."""
     folder, model = llama
     tensorizer_ops.sign(folder, key=signer.private)
-    tensorizer_ops.upload(folder, tmp_path / "uploaded", options=signer.options)
     saved = tmp_path / "saved"
     tensorizer_ops.hf.save_pretrained(model, saved, options=signer.options)
     other = tmp_path / "other.json"
@@ -871,7 +878,7 @@ def test_copies_and_saves_take_options_of_loads(
     target = tmp_path / "fetched"
     target.mkdir()
     (target / "config.json").symlink_to(other)
-    tensorizer_ops.hf.fetch(tmp_path / "uploaded", target, options=signer.options)
+    tensorizer_ops.hf.fetch(folder, target, options=signer.options)
     assert other.read_text() == "of somebody else"
     assert (target / "config.json").read_bytes() == (folder / "config.json").read_bytes()
 
