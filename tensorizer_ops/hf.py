@@ -40,6 +40,8 @@ __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
 # Arguments of transformers that say what to load; and how to ask the Hub, which is never asked.
 _PLACES = ("config", "revision", "state_dict", "subfolder", "variant")
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token")
+# What transformers raises for a config that it cannot use, but not only for that.
+_OF_CONFIGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # The folder of further templates, which is not copied.
 _TEMPLATES = "additional_chat_templates"
 # Requests for small files at the same time.
@@ -313,6 +315,7 @@ def _loaded(
     name = weights or files.found_weights(folder)
     opened = Reader(folder.uri(name), options=folder.loads | first, **how)
     with opened as reader, isolated(folder) as outside:
+        configs.refuse_counts(folder, fields, reader)
         if model_class is not None and hasattr(model_class, "load_config"):
             if where is None or kwargs:
                 given = [*kwargs, *(["device_map"] if where is None else [])]
@@ -356,6 +359,14 @@ def _loaded(
             if "ignore_mismatched_sizes" in str(error) or "size mismatch" in str(error):
                 raise errors.InvalidFormat(
                     f"tensors in {folder.label} have other shapes than {CONFIG} there gives them"
+                ) from error
+            is_asked = bool(kwargs or progress) or dtype != "auto" or where is None
+            # So says torch of a device that it was not built for.
+            is_of_device = isinstance(error, AssertionError) and str(where) != "cpu"
+            if not (is_asked or is_of_device) and isinstance(error, _OF_CONFIGS):
+                raise errors.InvalidFormat(
+                    f"transformers does not take the config of {folder.label}: "
+                    f"{type(error).__name__}: {error}"
                 ) from error
             raise
         signed = [] if folder.policy is None else signed_contents([reader])

@@ -18,6 +18,11 @@ from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
 
+# The ends of the names in configs of numbers of layers and the like.
+_COUNTS = ("blocks", "depth", "depths", "experts", "layers", "layers_per_block", "n_layer")
+# As many are made in a few seconds.
+_FEW_MODULES = 1000
+_MOST_LABELS = 1_000_000
 _SEVERAL_DEVICES = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
@@ -94,6 +99,24 @@ def configs_of(
     kwargs.clear()
     kwargs |= unused | apart
     return config, _generation_config(folder, fields)
+
+
+def refuse_counts(folder: Folder, fields: dict[str, Any], reader: Reader) -> None:
+    """Raise for numbers of layers and labels that would all be made, which may have no end."""
+    for each in _objects(fields):
+        for name, value in each.items():
+            if name == "num_labels":
+                most = _MOST_LABELS
+            elif name.endswith(_COUNTS):
+                most = max(_FEW_MODULES, len(reader))
+            else:
+                continue
+            counts = value if isinstance(value, list) else [value]
+            if any(isinstance(count, int | float) and count > most for count in counts):
+                raise errors.InvalidFormat(
+                    f"{CONFIG} in {folder.label} has {name} {value!r:.100}, which is more than "
+                    f"{most}: the file has {len(reader)} tensors"
+                )
 
 
 def _objects(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -187,6 +187,56 @@ def test_wrong_folders(tmp_path: Path) -> None:
     refused(ValueError, "does not take generation_config.json")
 
 
+@pytest.mark.skipif(OLD, reason="takes other configs")
+def test_configs_that_transformers_fails_with(tmp_path: Path) -> None:
+    """Whatever it raises, the file is at fault, unless the caller has asked for something."""
+    folder = tmp_path / "m"
+    save_pretrained(new(llama), folder)
+    config = json.loads((folder / "config.json").read_text())
+    changes: list[dict[str, Any]] = [
+        {"architectures": ["PreTrainedModel"]},
+        {"dtype": "float8_e4m3fn"},
+        {"dtype": "int8"},
+        {"quantization_config": {"quant_method": "gptq"}},
+        {"quantization_config": {"quant_method": ["a"]}},
+    ]
+    for change in changes:
+        (folder / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(errors.InvalidFormat, match="not take the config of") as caught:
+            from_pretrained(folder)
+        assert caught.value.__cause__ is not None
+    (folder / "config.json").write_text(json.dumps(config))
+    for asked in ({"quantization_config": {"quant_method": "gptq"}}, {"dtype": torch.int8}):
+        with pytest.raises((TypeError, ValueError)) as other:
+            from_pretrained(folder, **asked)  # type: ignore[arg-type]
+        assert not isinstance(other.value, errors.Error)
+
+    def stop(*_: int) -> None:
+        raise LookupError("of the caller")
+
+    with pytest.raises(LookupError, match="of the caller"):
+        from_pretrained(folder, progress=stop)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 10**9},
+        {"text_config": {"num_layers": 1e9}},
+        {"num_labels": 10**9},
+        {"depths": [2, 10**9]},
+    ],
+)
+def test_configs_of_models_without_end(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Each layer is an object, also without memory for weights."""
+    folder = tmp_path / "m"
+    save_pretrained(new(llama), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(errors.InvalidFormat, match="the file has 21 tensors"):
+        from_pretrained(folder)
+
+
 def test_a_server_that_sends_too_much() -> None:
     with (
         scripted(lambda asked: asked.say("200 OK", b" " * 100_000_001)) as server,
