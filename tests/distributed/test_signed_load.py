@@ -78,7 +78,7 @@ trust, *places = given
 found = {}
 try:
     settings = Settings({"uri": places[rank], "options": {"trust": f"file:{trust}"}})
-    for name, tensor in weights(settings, ""):
+    for name, tensor in weights(settings, places[rank]):
         half = len(tensor) // size
         found[name] = torch.empty(half).copy_(tensor[rank * half :][:half]).sum().item()
     report(found)
@@ -108,6 +108,11 @@ def test_all_ranks_of_a_server_read_the_same_signed_model(
         assert "ranks read different signed models" in str(report)
     for report in load("newer", "none"):
         assert str(report).startswith("0 NotFound")
+    if whole:  # what the server reads of the folder itself is signed, too
+        shutil.copytree(tmp_path / "newer", tmp_path / "added")
+        (tmp_path / "added" / "config.json").write_text("{}")
+        for report in load("newer", "added"):
+            assert str(report).startswith("0 Crypto")
 
 
 CHECKPOINT = """
