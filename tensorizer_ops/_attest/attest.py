@@ -63,6 +63,8 @@ def attest(
 
     Raises:
         tensorizer_ops.errors.HashMismatch: the file itself is damaged.
+        ValueError: a tensor in memory cannot be compared, such as a sparse or quantized one; with
+            ``load_weights``, also a ``DTensor``, and other subclasses without memory of their own.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     with Reader(uri, verify="all", options=options) as reader:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -33,6 +34,7 @@ from tensorizer_ops._base.memory import (
     span,
     weak_storage,
 )
+from tensorizer_ops._base.savable import refuse_without_memory
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
@@ -98,6 +100,9 @@ class Watch(TorchDispatchMode):
         self._tensors = {**listed, **unlisted}
         self._unlisted = unlisted.keys() - listed.keys()
         self._stored = stored
+        for name, tensor in self._tensors.items():
+            if _lies_elsewhere(tensor):  # whose writes would be run
+                refuse_without_memory(name, tensor, "compared by load_weights=")
         self._data = {name: tensor.data for name, tensor in self._tensors.items()}
         self._comparing = Comparing()
         self._comparisons: list[_Comparison] = []
@@ -292,7 +297,11 @@ def unlisted_in(
 ) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers that a ``state_dict()`` leaves out."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {n: each for n, each in own.items() if n not in state and has_memory(each)}
+    return {
+        name: tensor
+        for name, tensor in own.items()
+        if name not in state and (has_memory(tensor) or _lies_elsewhere(tensor))
+    }
 
 
 def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:
@@ -327,6 +336,11 @@ def _in_memory(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def _has_other_memory(tensor: torch.Tensor) -> bool:
     return not isinstance(tensor, Weight) and not is_plain(tensor)
+
+
+def _lies_elsewhere(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has elements, but not in plain memory: a sparse one, or a wrapper."""
+    return not (is_lazy(tensor) or tensor.is_meta or is_plain(tensor))
 
 
 def _replaces_all(target: torch.Tensor) -> bool:

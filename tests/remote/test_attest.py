@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from torch.masked import masked_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
 from local_servers.web import Web
@@ -616,16 +618,34 @@ def test_a_parameter_that_has_lost_its_elements(tmp_path: Path, parts: Parts) ->
     assert found.compared == ["empty"]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize(
+    ("made_of", "why"),
+    [
+        (lambda ones: torch.nested.nested_tensor([ones, ones[:3]]), "it is nested"),
+        (torch.Tensor.to_sparse, "its layout is Sparse"),
+        (lambda ones: torch.quantize_per_tensor(ones, 1, 0, torch.quint8), "it is quantized"),
+        (lambda ones: TwoTensor(ones, ones), "it is a tensor subclass without memory"),
+        (lambda ones: masked_tensor(ones, ones > 0), "it is a tensor subclass without memory"),
+    ],
+)
+def test_tensors_to_which_writes_cannot_be_seen(
+    tmp_path: Path, made_of: Callable[[torch.Tensor], torch.Tensor], why: str, persistent: bool
+) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.zeros(8)})
+    model = torch.nn.Module()
+    model.register_buffer("a", made_of(torch.ones(8)), persistent=persistent)
+    with pytest.raises(ValueError, match=f"'a' cannot be compared by load_weights=: {why}"):
+        attest(model, tmp_path / "m.tensors", load_weights=lambda weights: pytest.fail("runs"))
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors(tmp_path: Path) -> None:
     nested = torch.nested.nested_tensor([torch.ones(8), torch.ones(3)])
     tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.ones(8)})
     with pytest.raises(ValueError, match="'a' cannot be compared: it is nested"):
         attest({"a": nested}, tmp_path / "m.tensors")
-    model = torch.nn.Module()
-    model.register_buffer("a", nested)
-    found = attest(model, tmp_path / "m.tensors", load_weights=list)
-    assert found.not_compared == {"a": "it has no elements in memory of its own"}
 
 
 def test_scripts(tmp_path: Path) -> None:
