@@ -47,10 +47,12 @@ def attest(
 
     With ``load_weights``, no parameter or buffer is written, and those that the method replaces are
     put back. It must write with torch, and on the thread that calls it: other writes change the
-    model, and are found in ``not_compared``. What it reads of the model, or passes on, as numbers,
-    NumPy arrays, DLPack or pickles, or on other threads, is not followed. A buffer that it does not
-    write is left out, unless the file has its name; so are buffers that ``state_dict()`` leaves
-    out, unless it writes something else to them than they have.
+    model, and are found in ``not_compared``. There is also what it makes not only of the tensors
+    that it gets, but of others, such as a scale in an attribute, NumPy arrays, or what other ranks
+    send. Not followed are numbers, and writes to what it has made without torch or on other
+    threads: weights of the model that it passes on so can count as those of the file. A buffer that
+    it does not write is left out, unless the file has its name; so are buffers that
+    ``state_dict()`` leaves out, unless it writes something else to them than they have.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.

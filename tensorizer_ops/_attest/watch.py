@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map_only
 
 from tensorizer_ops._attest.compared import (
     Attestation,
@@ -24,24 +26,14 @@ from tensorizer_ops._attest.compared import (
     usable,
 )
 from tensorizer_ops._attest.coverage import Layout, uncovered
+from tensorizer_ops._attest.origins import WRITES, Origins, tensors_in
 from tensorizer_ops._base.boxes import strides_of
-from tensorizer_ops._base.memory import (
-    Span,
-    fills_storage,
-    has_memory,
-    identity,
-    is_plain,
-    span,
-    weak_storage,
-)
-from tensorizer_ops._base.savable import refuse_without_memory
+from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
+from tensorizer_ops._base.savable import is_dispatched, refuse_without_memory
 from tensorizer_ops._front.weight import Weight
 
-_aten = torch.ops.aten
-# The operations that need nothing of what their first argument has.
-_WRITES = (_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
-# The names of torch's operations that take only the shape and type of a tensor.
-_LIKE, _NEW = "_like", "new_"
+# Subclasses that do not divide an operation into others on plain tensors, which a mode sees.
+_NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
 
 
 class _Watched(NamedTuple):
@@ -106,10 +98,9 @@ class Watch(TorchDispatchMode):
         self._data = {name: tensor.data for name, tensor in self._tensors.items()}
         self._comparing = Comparing()
         self._comparisons: list[_Comparison] = []
-        # The storages of what was made of watched tensors, as weak_storage() returns them.
-        self._derived: set[Hashable] = set()
-        # Whether some of it has no storage, such as a sparse tensor.
-        self._derives_others = False
+        self._origins = Origins()
+        # What operations have got in place of watched tensors that they may have changed.
+        self._lent: list[tuple[_Watched, torch.Tensor, torch.Tensor, Any]] = []
         tied: dict[Hashable, list[str]] = defaultdict(list)
         for name, tensor in self._tensors.items():
             tied[identity(tensor)].append(name)
@@ -145,6 +136,9 @@ class Watch(TorchDispatchMode):
     def _finish(self) -> None:
         for each in self._comparisons:
             each.watched.add(each.part, each.other, each.result())
+        for watched, tensor, copy, func in self._lent:
+            if difference(copy, tensor.detach().resolve_conj().resolve_neg()):
+                self._tell_change(watched, func)
         found = self.attestation
         crc32s = self._comparing.crc32s(watched.tensor for watched in self._watched)
         complete: dict[str, _Watched] = {}
@@ -203,16 +197,38 @@ class Watch(TorchDispatchMode):
         written = list(_written(func, args, kwargs))
         changed = [each for tensor in written for each in self._owners(tensor)]
         if not changed:
+            if types and any(map(_is_divided, tensors_in((args, kwargs)))):
+                return NotImplemented  # then the subclass runs others, which are seen, too
+            if func.namespace != "aten":
+                args, kwargs = self._lend(func, args, kwargs)
             result = func(*args, **kwargs)
-            self._follow(func, args, kwargs, written, result)
+            self._origins.follow(func, args, kwargs, written, result)
             return result
-        if func in _WRITES:
+        if func in WRITES:
             for watched in changed:
                 self._compare(watched, func, *args)
         else:
             for watched in changed:
-                self.attestation.not_compared[watched.names[0]] = f"the loader changes it by {func}"
+                self._tell_change(watched, func)
         return args[0] if func._schema.returns else None
+
+    def _lend(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with copies of watched tensors: not all declare what they write."""
+
+        def lent(tensor: torch.Tensor) -> torch.Tensor:
+            if not (owners := self._owners(tensor)):
+                return tensor
+            copy = tensor.detach().resolve_conj().resolve_neg().clone()
+            self._lent += [(each, tensor, copy, func) for each in owners]
+            return copy
+
+        replaced: tuple[Any, ...] = tree_map_only(torch.Tensor, lent, args)
+        return replaced, tree_map_only(torch.Tensor, lent, kwargs)
+
+    def _tell_change(self, watched: _Watched, func: Any) -> None:
+        self.attestation.not_compared[watched.names[0]] = f"the loader changes it by {func}"
 
     def _owners(self, tensor: torch.Tensor) -> list[_Watched]:
         if isinstance(tensor, Weight) or (where := span(tensor)) is None:
@@ -229,55 +245,20 @@ class Watch(TorchDispatchMode):
             ]
         return found
 
-    def _follow(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        written: list[torch.Tensor],
-        result: Any,
-    ) -> None:
-        """Keep track of what is made of the tensors in memory: comparing them with it is no use."""
-        namespace, _, name = func._schema.name.partition("::")
-        if namespace == "aten" and (name.endswith(_LIKE) or name.startswith(_NEW)):
-            return
-        # What a write replaces is not read.
-        is_new = func in _WRITES and _replaces_all(args[0])
-        read = args[1:] if is_new else args
-        is_derived = any(map(self._is_of_memory, _tensors_in((read, kwargs))))
-        for tensor in (*written, *_tensors_in(result)):
-            self._derives_others |= is_derived and _has_other_memory(tensor)
-            for made in _in_memory(tensor):
-                if self._owners(made):
-                    continue
-                if is_derived:
-                    self._derived.add(weak_storage(made))
-                elif is_new:
-                    self._derived.discard(weak_storage(made))
-
-    def _is_of_memory(self, tensor: torch.Tensor) -> bool:
-        return bool(self._owners(tensor)) or self._is_derived(tensor)
-
-    def _is_derived(self, tensor: torch.Tensor) -> bool:
-        if _has_other_memory(tensor):
-            return self._derives_others
-        return bool(self._derived) and any(
-            weak_storage(each) in self._derived for each in _in_memory(tensor)
-        )
-
     def _compare(self, watched: _Watched, func: Any, target: torch.Tensor, *given: Any) -> None:
         name = watched.names[0]
-        for tensor in _tensors_in(given):
+        for tensor in tensors_in(given):
             owners = self._owners(tensor)
-            if self._is_derived(tensor) or watched in owners:
+            is_known = _is_within(tensor, owners) or self._origins.is_of_file(tensor)
+            if watched in owners or not is_known:
                 if name not in self._unlisted:
                     self.attestation.not_compared[name] = (
-                        "the loader makes it of what is in memory already"
+                        "what the loader copies to it is not made of the file alone"
                     )
                     return
                 watched.sources.add(name)  # so that it does not count as compared
             watched.sources.update(each.names[0] for each in owners)
-        source = given[0] if func is _aten.copy_.default else None
+        source = given[0] if func is torch.ops.aten.copy_.default else None
         if isinstance(source, Weight) and source.shape == target.shape:
             stored = source.stored
             assert isinstance(stored, Compared)
@@ -327,15 +308,8 @@ def _layout(tensor: torch.Tensor) -> Hashable:
     return identity(tensor) if where.begin != where.end else (where, tensor.shape, tensor.dtype)
 
 
-def _in_memory(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the plain tensors that have the elements of a tensor."""
-    if isinstance(tensor, Weight):
-        return tensor.in_memory()
-    return [tensor] if is_plain(tensor) else []
-
-
-def _has_other_memory(tensor: torch.Tensor) -> bool:
-    return not isinstance(tensor, Weight) and not is_plain(tensor)
+def _is_divided(tensor: torch.Tensor) -> bool:
+    return is_dispatched(tensor) and not isinstance(tensor, _NOT_DIVIDED)
 
 
 def _lies_elsewhere(tensor: torch.Tensor) -> bool:
@@ -343,17 +317,10 @@ def _lies_elsewhere(tensor: torch.Tensor) -> bool:
     return not (is_lazy(tensor) or tensor.is_meta or is_plain(tensor))
 
 
-def _replaces_all(target: torch.Tensor) -> bool:
-    """Return whether a write to a tensor replaces all that is in its storage."""
-    return (
-        is_plain(target)
-        and fills_storage(target)
-        and (target.numel() == 0 or not Layout.of(target).overlaps_itself())
-    )
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+def _is_within(tensor: torch.Tensor, owners: list[_Watched]) -> bool:
+    """Return whether a tensor has no memory beside that of these."""
+    parts = {Layout.of(each.tensor) for each in owners}
+    return bool(parts) and not uncovered(Layout.of(tensor), parts)
 
 
 def _place_in(watched: _Watched, part: torch.Tensor, place: int) -> int:
@@ -378,4 +345,4 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     for argument in declared:
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors_in(given.get(argument.name))
+            yield from tensors_in(given.get(argument.name))

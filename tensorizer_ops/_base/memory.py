@@ -93,12 +93,18 @@ def identity(tensor: torch.Tensor) -> Hashable:
     return where.begin, tensor.device, bits, tensor.dtype, tensor.shape, tensor.stride()
 
 
-def weak_storage(tensor: torch.Tensor) -> StorageWeakRef:
+def weak_storage(value: torch.Tensor | torch.UntypedStorage) -> StorageWeakRef:
     """Return a key that is equal for plain tensors of one storage, and keeps no elements alive.
 
     While it lives, no other storage is equal to it.
     """
-    return StorageWeakRef(tensor.untyped_storage())
+    return StorageWeakRef(value.untyped_storage() if isinstance(value, torch.Tensor) else value)
+
+
+def is_allocated_by_torch(tensor: torch.Tensor) -> bool:
+    """Return whether a plain tensor has memory of torch, and not that of a NumPy array."""
+    storage = _plain_storage(tensor)
+    return storage is not None and bool(storage.resizable())
 
 
 def untyped(storage: torch.UntypedStorage | torch.TypedStorage) -> torch.UntypedStorage:

@@ -79,7 +79,7 @@ def plain_tensors(
 
 
 def _plain(name: str, tensor: torch.Tensor, shards: bool, done: str) -> torch.Tensor:
-    if not _is_dispatched(tensor) or tensor.is_nested:
+    if not is_dispatched(tensor) or tensor.is_nested:
         return tensor
     if is_distributed(tensor):
         if shards:
@@ -138,13 +138,13 @@ class _Receiver(TorchDispatchMode):
     ) -> Any:
         if func is not torch.ops.tensorizer.save_tensors.default:
             return func(*args, **(kwargs or {}))
-        if any(_is_dispatched(tensor) for tensor in args[2]):
+        if any(is_dispatched(tensor) for tensor in args[2]):
             return NotImplemented  # then it is the turn of the subclass
         self._received += args[2]
         return None
 
 
-def _is_dispatched(tensor: torch.Tensor) -> bool:
+def is_dispatched(tensor: torch.Tensor) -> bool:
     """Return whether a subclass decides what operators do with a tensor."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):  # faster than asking torch
         return False
@@ -195,7 +195,7 @@ def fillable(name: str, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(part, FakeTensor):
             raise _unusable(name, "filled", "a FakeTensor, which has no values")
         # A subclass with memory of its own may copy the values to anywhere else.
-        if part.is_nested or not _is_dispatched(part) or is_plain(part):
+        if part.is_nested or not is_dispatched(part) or is_plain(part):
             refuse_without_memory(name, part, "filled")
     with held_memory([tensor]) as (own,):
         return own

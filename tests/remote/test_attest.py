@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import safetensors.torch
 import torch
 from torch.masked import masked_tensor
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import tensorizer_ops
 from local_servers.web import Web
@@ -314,6 +316,68 @@ def kept_by_custom_op(model: torch.nn.Linear, weights: Iterator[tuple[str, torch
     model.weight.data.copy_(copy_like(model.weight.data))
 
 
+def kept_in_attribute(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(model.backup)
+
+
+def kept_in_wrapper(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_((TwoTensor(model.weight.data, model.weight.data) + 0).a)
+
+
+def kept_in_copied_wrapper(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    made = TwoTensor(torch.zeros(8, 8), torch.zeros(8, 8))
+    made.copy_(TwoTensor(model.weight.data, model.weight.data))
+    model.weight.data.copy_(made.b)
+
+
+def kept_under_mask(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    mask = torch.ones(8, 8, dtype=torch.bool)
+    model.weight.data.copy_((masked_tensor(model.weight.data, mask) + 0).get_data())
+
+
+def kept_in_array(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(torch.from_numpy(model.weight.detach().numpy().copy()))
+
+
+def kept_in_storage(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    storage = model.weight.data.untyped_storage().clone()
+    model.weight.data.copy_(torch.empty(0).set_(storage, 0, (8, 8)))
+
+
+def kept_in_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data})
+        model.weight.data.copy_(tensorizer_ops.load(f"{folder}/other.tensors")["a"])
+
+
+@torch.library.custom_op("attest_test::backup", mutates_args=())
+def backup() -> torch.Tensor:
+    return BACKUP.clone()
+
+
+BACKUP = torch.empty(8, 8)
+
+
+def kept_by_op(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    BACKUP.copy_(model.weight.data)
+    model.weight.data.copy_(backup())
+
+
+def scaled(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.data.copy_(weight + model.backup - weight)
+
+
 def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
     torch._foreach_copy_([model.weight.data], [of_file(weights)])
 
@@ -339,8 +403,18 @@ def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]])
         kept_by_custom_op,
         foreach,
         kept_in_buffer,
+        kept_in_attribute,
+        kept_in_wrapper,
+        kept_in_copied_wrapper,
+        kept_under_mask,
+        kept_in_array,
+        kept_in_storage,
+        kept_in_file,
+        kept_by_op,
+        scaled,
     ],
 )
+@pytest.mark.filterwarnings("ignore:The PyTorch API of")
 def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
     """Every element is compared, with one of the file, and the model stays as it is."""
     stored = torch.randn(8, 8)
@@ -352,11 +426,73 @@ def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
         if load is not turned:
             weight[7, 0] += 1
     model.register_buffer("stage", weight.detach().clone(), persistent=False)
+    model.backup = weight.detach().clone()
     before, data = weight.detach().clone(), weight.data_ptr()
     found = attest(model, tmp_path / "m.tensors", load_weights=lambda weights: load(model, weights))
     assert not found.equal and not found.compared
     assert model.weight is weight and weight.data_ptr() == data
     assert weight.is_contiguous() and not weight.is_neg() and same(weight.data, before)
+
+
+def through_wrapper(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    model.weight.data.copy_((TwoTensor(weight, weight) + 0).b)
+
+
+def to_wrapper(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    TwoTensor(model.weight.data, model.weight.data).copy_(weight)
+
+
+def with_constants(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    order = torch.cat([torch.arange(4), torch.tensor([4, 5, 6, 7])])
+    model.weight.data.copy_(weight[order] * torch.full_like(model.weight, 2) / torch.tensor(2))
+
+
+def staged(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    model.stage.copy_(weight)  # replaces all that was there
+    model.weight.data.copy_(model.stage)
+
+
+def looked_at(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    assert weight.numpy().any() and weight.tolist()
+    model.weight.data[:4] = weight[:4]
+    model.weight.data[4:] = weight[4:].clone()
+
+
+@pytest.mark.parametrize("load", [through_wrapper, to_wrapper, with_constants, staged, looked_at])
+def test_what_is_made_of_the_file_alone(tmp_path: Path, load: Any) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(8, 8, bias=False)
+    model.stage = torch.zeros(8, 8)
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        load(of_file(weights), model)
+
+    for place in (None, 5):
+        model.weight.data.copy_(stored)
+        if place is not None:
+            flip(model.weight, place * 4)
+        before = model.weight.detach().clone()
+        found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+        assert found.equal == (place is None) and not found.not_compared
+        assert list(found.different) == ["weight"] * (place is not None)
+        assert same(model.weight.data, before)
+
+
+def test_many_operations_take_no_memory(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.ones(8, 8)})
+    model = torch.nn.Linear(8, 8, bias=False)
+    torch.nn.init.ones_(model.weight)
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        weight = of_file(weights)
+        for _ in range(3000):
+            made = weight * 1
+        model.weight.data.copy_(made)
+        (watch,) = _get_current_dispatch_mode_stack()
+        assert len(watch._origins._storages) < 1500
+
+    assert attest(model, tmp_path / "m.tensors", load_weights=load).equal
 
 
 def by_numpy(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
@@ -409,6 +545,19 @@ def test_loaders_that_copy_from_other_tensors_of_the_model(tmp_path: Path) -> No
     flip(dict(model.named_parameters())["two"], 5)
     found = attest(model, tmp_path / "m.tensors", load_weights=model.load_weights)
     assert list(found.different) == ["two"]
+
+
+def test_memory_beside_that_of_a_parameter(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"one": torch.zeros(8)})
+    memory = torch.cat([torch.zeros(8), torch.ones(8)])
+    model = torch.nn.ParameterDict({"one": memory[:8], "two": memory.clone(), "part": memory[2:6]})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model["one"].data.copy_(of_file(weights, "one"))
+        model["two"].data.copy_(memory)
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.compared == ["one", "part"] and list(found.not_compared) == ["two"]
 
 
 class Parts(torch.nn.Module):

@@ -1,0 +1,124 @@
+"""Which tensors are made of those of a file, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
+
+from tensorizer_ops._attest.coverage import Layout
+from tensorizer_ops._base.memory import (
+    fills_storage,
+    is_allocated_by_torch,
+    is_plain,
+    plain_parts,
+    weak_storage,
+)
+from tensorizer_ops._front.weight import Weight
+
+_aten = torch.ops.aten
+# The operations that need nothing of what their first argument has.
+WRITES = (_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
+# The names of torch's operations that take only the shape and type of a tensor.
+_LIKE, _NEW = "_like", "new_"
+# The namespaces of operations that receive from other ranks, whatever these have.
+_OF_RANKS = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
+
+
+class Origins:
+    """Tells tensors that are made of a file, or of no tensor, such as zeros, from all others.
+
+    It is shown each operation. Memory that none of them has made counts as not of the file, and so
+    does what other ranks send. So do sparse, nested and quantized tensors, which are not followed.
+    """
+
+    def __init__(self) -> None:
+        # By weak_storage(), whether all that is in a storage is made of the file.
+        self._storages: dict[StorageWeakRef, bool] = {}
+        self._limit = 1024
+
+    def is_of_file(self, source: torch.Tensor | torch.UntypedStorage) -> bool:
+        """Return whether all elements are made of the file, or of no tensor."""
+        if isinstance(source, torch.UntypedStorage):
+            return self._storages.get(weak_storage(source), False)
+        return all(map(self._is_part_of_file, plain_parts(source)))
+
+    def _is_part_of_file(self, part: torch.Tensor) -> bool:
+        if isinstance(part, Weight):
+            return all(self._storages.get(weak_storage(each), True) for each in part.in_memory())
+        if part.is_meta:  # it has no elements
+            return True
+        return is_plain(part) and self._storages.get(weak_storage(part), False)
+
+    def follow(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        written: list[torch.Tensor],
+        result: Any,
+    ) -> None:
+        """Learn what an operation has made, and of what."""
+        changed = list(written)
+        if func.namespace != "aten":
+            changed += tensors_in((args, kwargs))  # some write more than they declare, as in c10d
+        returned = list(tensors_in(result))
+        if changed or returned:
+            is_of_file = self._makes_of_file(func, args, kwargs)
+            for storage in map(weak_storage, _in_memory(changed)):
+                self._storages[storage] = is_of_file
+            for storage in map(weak_storage, _in_memory(returned)):
+                # Not all others, because a weight may have them, too.
+                if is_of_file or storage in self._storages:
+                    self._storages[storage] = is_of_file
+        if len(self._storages) > self._limit:
+            self._storages = {
+                storage: known for storage, known in self._storages.items() if not storage.expired()
+            }
+            self._limit = max(self._limit, 2 * len(self._storages))
+
+    def _makes_of_file(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        if func.namespace in _OF_RANKS:
+            return False
+        if func is _aten.lift_fresh.default:  # of what torch.tensor() makes, or from_numpy()
+            return self.is_of_file(args[0]) or is_allocated_by_torch(args[0])
+        is_aten = func.namespace == "aten"
+        name = func._schema.name.partition("::")[2]
+        # What a write replaces is not read.
+        is_replaced = func in WRITES and _replaces_all(args[0])
+        is_pattern = is_aten and (name.endswith(_LIKE) or name.startswith(_NEW))
+        read = args[1:] if is_replaced or is_pattern else args
+        sources = [
+            leaf
+            for leaf in tree_leaves((read, kwargs))
+            if isinstance(leaf, torch.Tensor | torch.UntypedStorage)
+        ]
+        if not sources:  # other operations may return what they keep, or read files
+            return is_aten and func is not _aten.from_file.default
+        return all(map(self.is_of_file, sources))
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in an argument or a result."""
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the plain tensors that have the elements of these."""
+    for tensor in tensors:
+        if isinstance(tensor, Weight):
+            yield from tensor.in_memory()
+        elif is_plain(tensor):
+            yield tensor
+
+
+def _replaces_all(target: torch.Tensor) -> bool:
+    """Return whether a write to a tensor replaces all that is in its storage."""
+    return (
+        is_plain(target)
+        and fills_storage(target)
+        and (target.numel() == 0 or not Layout.of(target).overlaps_itself())
+    )
