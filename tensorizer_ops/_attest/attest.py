@@ -16,10 +16,15 @@ from tensorizer_ops._attest.compared import (
 )
 from tensorizer_ops._attest.kept import Kept, hidden
 from tensorizer_ops._attest.watch import Watch, unlisted_in
-from tensorizer_ops._base.arguments import checked, wrong
+from tensorizer_ops._base.arguments import checked, kind_of, wrong
 from tensorizer_ops._base.memory import identity
 from tensorizer_ops._base.options import Options
-from tensorizer_ops._base.savable import is_distributed, plain_tensors, refuse_without_memory
+from tensorizer_ops._base.savable import (
+    is_distributed,
+    only_wraps,
+    plain_tensors,
+    refuse_without_memory,
+)
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Index, Weight, stored_in
@@ -43,7 +48,8 @@ def attest(
     from the file, verified, a few tensors at a time.
 
     It finds damage and mistakes, not an attacker inside the process. Tensors that a
-    ``state_dict()`` leaves out are not compared.
+    ``state_dict()`` leaves out are not compared, and neither are subclasses that wrap a tensor and
+    have something else, such as a scale.
 
     With ``load_weights``, no parameter or buffer is written, and those that the method replaces are
     put back. It must write with torch, and on the thread that calls it: other writes change the
@@ -108,6 +114,12 @@ def _attest_names(
                 continue
             if not is_distributed(tensor):
                 refuse_without_memory(name, tensor, "compared")
+            if not only_wraps(given[name]):
+                found.not_compared[name] = (
+                    f"it is {kind_of(given[name])}, which may change what the tensor in it means, "
+                    "such as by a scale"
+                )
+                continue
             if why := _other_kind(stored, tensor):
                 found.different[name] = why
                 continue

@@ -6,7 +6,7 @@ Torch's own errors would print all of the tensors.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wrong
@@ -116,6 +116,23 @@ def _plain(name: str, tensor: torch.Tensor, shards: bool, done: str) -> torch.Te
             name, done, f"{kind}, which is made of a tensor of another shape or type: give that one"
         )
     return received[0]
+
+
+def only_wraps(tensor: torch.Tensor) -> bool:
+    """Return whether a subclass has nothing, such as a scale, by which the tensor in it is read.
+
+    A tensor that is no subclass, and a ``DTensor``, has nothing of its own.
+    """
+    if not is_dispatched(tensor) or is_plain(tensor):
+        return True
+    if not is_traceable_wrapper_subclass(tensor):
+        return False  # nobody knows
+    names, context = tensor.__tensor_flatten__()
+    parts = [getattr(tensor, name) for name in names]
+    is_empty = context is None or (isinstance(context, Sized) and len(context) == 0)
+    return (is_empty or is_distributed(tensor)) and all(
+        only_wraps(part) for part in parts if isinstance(part, torch.Tensor)
+    )
 
 
 class _Receiver(TorchDispatchMode):

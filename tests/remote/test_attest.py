@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import tensorizer_ops
 from local_servers.web import Web
+from support.odd_tensors import Wrapper
 from support.samples import same, zoo
 from support.signer import Signer
 from tensorizer_ops import attest, errors
@@ -94,6 +95,34 @@ def test_one_element_with_the_stride_of_a_matrix(tmp_path: Path) -> None:
         assert attest({"w": column}, tmp_path / "m.tensors").equal
         found = attest({"w": column + 1}, tmp_path / "m.tensors")
         assert found.different == {"w": "element [0] is not that of the file"}
+
+
+class Scaled(Wrapper):
+    """Has a scale beside the tensor that it wraps."""
+
+    scale = 2.0
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["inner"], self.scale
+
+
+class Opaque(Wrapper):
+    """Does not tell what it has."""
+
+    @property
+    def __tensor_flatten__(self) -> Any:
+        raise AttributeError
+
+
+def test_subclasses_that_wrap_one_tensor(tmp_path: Path) -> None:
+    stored = torch.randn(8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"w": stored})
+    assert attest({"w": Wrapper(Wrapper(stored))}, tmp_path / "m.tensors").equal
+    for wrapped in (Scaled(stored), Wrapper(Scaled(stored)), Opaque(stored)):
+        found = attest({"w": wrapped}, tmp_path / "m.tensors")
+        kind = type(wrapped).__name__
+        why = f"it is {kind}, which may change what the tensor in it means, such as by a scale"
+        assert found.not_compared == {"w": why} and not found.compared
 
 
 class Server(torch.nn.Module):
