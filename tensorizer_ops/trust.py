@@ -12,9 +12,7 @@ policy trusts has signed::
 
 from __future__ import annotations
 
-import base64
 import datetime
-import json
 import os
 import urllib.parse
 from collections.abc import Sequence
@@ -32,6 +30,7 @@ from tensorizer_ops._base.folder import (
     inside,
     key_name,
     refuse_path,
+    root_of,
     unsigned,
     within,
     write_signature,
@@ -350,9 +349,7 @@ def sign(
     # Others may have put a link under its usual name.
     own = {} if signature else {"replace_links": "true"}
     write_signature(text, target, own | for_saves(options))
-    statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
-    root: str = statement["subject"][0]["digest"]["sha256"]
-    return root
+    return root_of(text)
 
 
 class _Place(NamedTuple):

@@ -188,15 +188,15 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
     if path is None:
         return [model], loads
     # Those that are signed are not taken from the disk, where others may be at any moment.
-    inside = os.listdir(path) if "trust" not in loads and os.path.isdir(path) else signed
-    names = sorted(name for name in inside if name.endswith(_OWN))
+    listed = os.listdir(path) if "trust" not in loads and os.path.isdir(path) else signed
+    names = sorted(name for name in listed if name.endswith(_OWN))
     _check_parts(uri, names)
     return [os.path.join(path, name) for name in names] or [model], loads
 
 
-def _check_parts(folder: str, inside: Sequence[str]) -> None:
+def _check_parts(folder: str, listed: Sequence[str]) -> None:
     """Raise if files of a model are missing that has several by the names of the others."""
-    parts = Counter(found.groups() for name in inside if (found := _PART.fullmatch(name)))
+    parts = Counter(found.groups() for name in listed if (found := _PART.fullmatch(name)))
     for (start, count), there in parts.items():
         if there < int(count):
             names = f"{start}…-of-{count}.tensors"
