@@ -28,12 +28,9 @@ from tensorizer_ops._base.folder import (
     Folder,
     has_no_folders,
     inside,
-    key_name,
     refuse_path,
-    root_of,
     unsigned,
     within,
-    write_signature,
 )
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, as_pairs, as_text
@@ -48,6 +45,7 @@ from tensorizer_ops._base.signed_folder import (
     refuse_links,
     refuse_unsigned,
 )
+from tensorizer_ops._base.signing import key_name, root_of, write_signature
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 __all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]

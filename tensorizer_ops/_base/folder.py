@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
-import tempfile
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,16 +15,11 @@ from tensorizer_ops._base.options import Options, SecretOptions, as_pairs, as_te
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 _Result = TypeVar("_Result")
-# A private key that signs: the path of its file, or ``file:PATH``, ``env:NAME`` or ``named:NAME``.
-Key = str | os.PathLike[str]
-
 # The largest file that is read. The largest tokenizers have 40 MB.
 LIMIT = 100_000_000
 _READ_AHEAD = 1 << 20
 # The options for files that are signed.
 _SIGNED = ("trust", "signature", "signed_folder", "subject", "hash_first")
-# The options of saves that say what is in a file, and not where it is.
-_OF_CONTENT = ("key", "kdf", "plain_digests", "digests", "digest_chunk")
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # At the top of what is signed.
@@ -50,15 +41,6 @@ _WRONG_KEYS = (
     "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 )
-
-
-@dataclass
-class ToSign:
-    """A file of this machine that is copied into a folder, and signed, when it has been saved."""
-
-    path: Path
-    options: SecretOptions  # of the save
-    root: str = ""  # the root digest, once it is signed
 
 
 class Folder:
@@ -307,37 +289,6 @@ class Folder:
         self.remove(name)
         self.remove(name + SIGNATURE)
 
-    def check_signable(self) -> None:
-        """Raise if signatures cannot be beside the files here."""
-        if self._uri.lower().startswith(("redis://", "rediss://", "unix://")):
-            raise errors.InvalidArgument(
-                f"sign is for files with a signature beside them, and {self.label} is in Redis, "
-                "which keeps tensors only"
-            )
-
-    @contextlib.contextmanager
-    def signed(self, name: str, key: Key, options: Options) -> Iterator[ToSign]:
-        """Give a file of this machine to save to; afterwards, copy it, signed."""
-        with tempfile.TemporaryDirectory(prefix="tensorizer_ops-") as own:
-            of_content = {n: v for n, v in as_text(options).items() if n in _OF_CONTENT}
-            file = ToSign(Path(own, "file.tensors"), SecretOptions(of_content))
-            yield file
-            file.root = self.copy_signed(name, file.path, key, options)
-
-    def copy_signed(
-        self, name: str, path: Path, key: Key, options: Options, threads: int = 0
-    ) -> str:
-        """Copy a file of this machine into the folder, and sign it under its name there.
-
-        Returns the root digest. What is in the folder is not read: others may have replaced it.
-        """
-        inside = name.rpartition("/")[2]
-        signing = _core.Signing(inside, [(inside, to_uri(path))], None, [])
-        text = signing.start(key_name(key), "", [], [], threads)
-        write_signature(text, self.below(name + SIGNATURE), options)
-        _core.upload(to_uri(path), self.below(name), as_pairs(options))
-        return root_of(text)
-
 
 def model_of(
     uri: str, options: Options, folder: Folder | None = None, *, are_one: bool = True
@@ -415,26 +366,6 @@ def refuse_signed(options: Options | None) -> None:
     for name in as_text(options or {}):
         if name in _SIGNED:
             raise errors.InvalidArgument(f"option {name!r} applies when a file is loaded only")
-
-
-def key_name(key: Key) -> str:
-    """Return the name of a key that signs: a path is that of a file."""
-    return f"file:{os.fspath(key)}" if isinstance(key, os.PathLike) else key
-
-
-def root_of(text: str) -> str:
-    """Return the root digest in a bundle that was just made."""
-    statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
-    root: str = statement["subject"][0]["digest"]["sha256"]
-    return root
-
-
-def write_signature(text: str, uri: str, options: Options) -> None:
-    """Write a bundle."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(text.encode())
-        file.flush()
-        _core.upload(to_uri(Path(file.name)), uri, as_pairs(options))
 
 
 def refuse_path(name: str) -> None:

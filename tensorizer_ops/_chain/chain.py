@@ -17,10 +17,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import at_least, checked
-from tensorizer_ops._base.folder import Key
 from tensorizer_ops._base.nested import refuse_key
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.signing import Key, check_signable, signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
 from tensorizer_ops._chain.files import STEP_KEY
@@ -100,7 +100,7 @@ class Chain:
         self._threads = threads
         self._store = Store.at(uri, options)
         if sign is not None:
-            self._store.folder.check_signable()
+            check_signable(self._store.folder)
         self._damaged: set[str] = set()  # the names of steps that a load has passed over
 
     def __repr__(self) -> str:
@@ -211,7 +211,7 @@ class Chain:
         if self._sign is None:
             yield store.uri(entry)
             return
-        with store.folder.signed(entry.file, self._sign, store.saves) as file:
+        with signed(store.folder, entry.file, self._sign, store.saves) as file:
             how["options"] = file.options
             yield file.path
 

@@ -27,7 +27,7 @@ from torch.futures import Future
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.folder import Folder, Key
+from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.nested import DAMAGE, check_wanted, damage, refuse_key, refuse_meta
 from tensorizer_ops._base.options import (
     Hashes,
@@ -38,6 +38,7 @@ from tensorizer_ops._base.options import (
     texts_of as as_texts,
 )
 from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.signing import Key, signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.description import Place, Places, described, understood
@@ -256,7 +257,7 @@ class TensorizerStorageWriter(_Place, StorageWriter, AsyncStager):
         if self.sign is None:
             save(folder.uri(file), tensors, options=options, **how)
             return ""
-        with folder.signed(file, self.sign, options) as to_sign:
+        with signed(folder, file, self.sign, options) as to_sign:
             save(to_sign.path, tensors, options=to_sign.options, **how)
         return to_sign.root
 

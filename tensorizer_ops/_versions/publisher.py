@@ -17,8 +17,8 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import at_least, checked, wrong
-from tensorizer_ops._base.folder import Key
 from tensorizer_ops._base.options import Metadata, Options
+from tensorizer_ops._base.signing import Key, check_signable, copy_signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.deltas import delta
 from tensorizer_ops._front.load_save import save
@@ -84,7 +84,7 @@ class Publisher:
         self._fenced, self._sign, self._threads = fenced, sign, threads
         self._place = Place(uri, options)
         if sign is not None:
-            self._place.folder.check_signable()
+            check_signable(self._place.folder)
         if fenced and not self._place.has_fences():
             raise errors.InvalidArgument(
                 f"the server of {self._place.label} replaces files whatever a request says they "
@@ -274,7 +274,8 @@ class Publisher:
     def _copy(self, path: Path, name: str) -> None:
         """Copy a file to the place, signed, or compared with its hashes on the way."""
         if self._sign is not None:
-            self._place.folder.copy_signed(name, path, self._sign, self._place.saves, self._threads)
+            saves = self._place.saves
+            copy_signed(self._place.folder, name, path, self._sign, saves, self._threads)
             return
         convert(
             path,
