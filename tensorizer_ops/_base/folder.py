@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import urllib.parse
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -69,6 +70,7 @@ class Folder:
         self._plain = as_pairs(unsigned(given))
         self.policy = _core.trust_in(as_pairs(given))
         self._bundle = given.get("signature")
+        self._lock = threading.RLock()  # all threads of a load go by one bundle
         self._listed: list[str] | None = None
         self._left_out: list[str] = []
         self._saves = as_pairs(for_saves(options))
@@ -110,6 +112,10 @@ class Folder:
         All are in one bundle. With one for each file, of several models, nobody has signed what
         they are together, and files could be missing.
         """
+        with self._lock:
+            return self._signed_files()
+
+    def _signed_files(self) -> list[str]:
         if self._listed is None:
             self.refuse_name_of_file()
             bundle = self._bundle or self.uri(BUNDLE)

@@ -123,10 +123,17 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
     folder, path = local_path(model), local_path(uri)
     if "trust" not in options or path is None or folder is None or not os.path.isdir(folder):
         return None, uri
-    # The weights may be a link, or be given by a path with links.
-    parent, name = os.path.split(os.path.abspath(path))
-    for place in (os.path.realpath(path), os.path.join(os.path.realpath(parent), name)):
-        below = os.path.relpath(place, os.path.realpath(folder))
+    # The weights may be a link, or be given by a path with links: also with some that others have
+    # put into the folder, which is refused later.
+    path, folder = os.path.abspath(path), os.path.abspath(folder)
+    parent, name = os.path.split(path)
+    real = os.path.realpath(folder)
+    for place, above in (
+        (os.path.realpath(path), real),
+        (os.path.join(os.path.realpath(parent), name), real),
+        (path, folder),
+    ):
+        below = os.path.relpath(place, above)
         if below.split("/")[0] != "..":
             return Folder(model, options), os.path.normpath(os.path.join(folder, below))
     return None, uri

@@ -440,6 +440,24 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
     assert_same(load(), tensors)
 
 
+def test_a_folder_that_is_served_and_has_links(tmp_path: Path, signer: Signer) -> None:
+    """A link that others have put on the way to the weights hides no other file."""
+    folder, tensors = tmp_path / "model", {"w": torch.ones(3)}
+    tensorizer_ops.save(folder / "weights" / "m.tensors", tensors)
+    (folder / "config.json").write_text("{}")
+    tensorizer_ops.sign(folder, key=signer.private)
+    bundle = {"signature": str(folder / "model.sig")}
+    settings = serving.Settings(
+        {"uri": str(folder / "weights" / "m.tensors"), "options": signer.options | bundle}
+    )
+    assert_same(dict(serving.weights(settings, str(folder))), tensors)
+    (folder / "config.json").write_text("[]")
+    (folder / "weights").rename(tmp_path / "weights")
+    (folder / "weights").symlink_to(tmp_path / "weights")
+    with pytest.raises(errors.Crypto, match="weights' is a symbolic link"):
+        dict(serving.weights(settings, str(folder)))
+
+
 def test_a_server_takes_one_bundle_for_all_of_a_folder(tmp_path: Path, signer: Signer) -> None:
     """A bundle of the weights alone would leave the rest of the folder to anybody."""
     folder = tmp_path / "model"
@@ -773,6 +791,22 @@ def test_a_fetch_over_another_model(model: Path, signer: Signer, tmp_path: Path,
         (target / name).parent.rmdir()
     tensorizer_ops.hf.fetch(model, target, options=signer.options)
     assert (target / "config.json").read_text() == "{}"
+
+
+def test_files_of_a_fetch_are_of_one_bundle(model: Path, signer: Signer, tmp_path: Path) -> None:
+    (model / "config.json").write_text("{}")
+    tensorizer_ops.sign(model, key=signer.private)
+
+    def answer(asked: Asked) -> None:
+        file = model / asked.path.removeprefix("/")
+        if not file.is_file():
+            return asked.say("404 Not Found")
+        asked.say_range(file.read_bytes(), ETag='"1"')
+
+    with scripted(answer) as server:
+        tensorizer_ops.hf.fetch(server.url(""), tmp_path / "target", options=signer.options)
+        bundles = [asked for asked in server.asked if asked.path == "/model.sig"]
+    assert len(bundles) == 2  # the second is compared with the first
 
 
 def test_a_download_with_folders(model: Path, signer: Signer, tmp_path: Path) -> None:
