@@ -4,6 +4,7 @@
 
 #include "base/calls.h"
 #include "base/error.h"
+#include "base/gate.h"
 
 namespace tensorizer {
 
@@ -26,7 +27,10 @@ void Cancel::check() {
   const auto now = Clock::now();
   if (now < next_poll_) return;
   next_poll_ = now + kPollInterval;
-  if (const InterruptHook hook = hook_ ? hook_ : interrupt_hook.load()) hook();
+  if (const InterruptHook hook = hook_ ? hook_ : interrupt_hook.load()) {
+    const WorksFor in_hook({caller().thread, true});
+    hook();
+  }
   // The hook runs code of the host, which may have called request().
   throw_if_requested();
 }

@@ -7,15 +7,16 @@
 namespace tensorizer {
 
 namespace {
-thread_local std::thread::id works_for;
+thread_local Caller works_for{};  // itself, if this has no thread
 }  // namespace
 
-std::thread::id calling_thread() noexcept {
-  return works_for == std::thread::id() ? std::this_thread::get_id() : works_for;
+Caller caller() noexcept {
+  if (works_for.thread != std::thread::id()) return works_for;
+  return {std::this_thread::get_id(), works_for.is_in_hook};
 }
 
-WorksFor::WorksFor(std::thread::id caller) noexcept { works_for = caller; }
-WorksFor::~WorksFor() { works_for = std::thread::id(); }
+WorksFor::WorksFor(Caller given) noexcept : before_(works_for) { works_for = given; }
+WorksFor::~WorksFor() { works_for = before_; }
 
 Doer::Doer(const Cancel& job) noexcept
     : job_(&job), thread_(std::this_thread::get_id()), process_(getpid()) {}
@@ -24,27 +25,33 @@ bool Doer::is_of_this_process() const noexcept { return process_ == getpid(); }
 
 bool Doer::goes_on_beside(const Cancel& job) const noexcept {
   if (!is_of_this_process() || thread_ == std::this_thread::get_id()) return false;
-  return job_ == &job || thread_ != calling_thread();
+  const Caller waiting = caller();
+  return job_ == &job || (thread_ != waiting.thread && !waiting.is_in_hook);
 }
 
 Gate::Entry::Entry(Gate& gate, std::thread::id caller, Cancel& cancel) : gate_(gate) {
   std::unique_lock lock(gate_.mutex_);
-  while (gate_.inside_ != std::thread::id()) {
-    if (gate_.inside_ == caller) throw Error(ErrorKind::InvalidArgument, gate_.busy_);
+  while (gate_.inside_ && gate_.inside_->doer.is_of_this_process()) {
+    if (gate_.inside_->caller == caller) throw Error(ErrorKind::InvalidArgument, gate_.busy_);
     cancel.wait(gate_.left_, lock);
   }
-  gate_.inside_ = caller;
+  gate_.inside_.emplace(Inside{caller, Doer(cancel)});
 }
 
 Gate::Entry::~Entry() {
   const std::lock_guard lock(gate_.mutex_);
-  gate_.inside_ = std::thread::id();
+  gate_.inside_.reset();
   gate_.left_.notify_one();
 }
 
 bool Gate::has(std::thread::id caller) const {
   const std::lock_guard lock(mutex_);
-  return inside_ == caller;
+  return inside_ && inside_->doer.is_of_this_process() && inside_->caller == caller;
+}
+
+bool Gate::holds_up(const Cancel& job) const {
+  const std::lock_guard lock(mutex_);
+  return inside_ && !inside_->doer.goes_on_beside(job);
 }
 
 }  // namespace tensorizer

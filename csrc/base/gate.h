@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -15,16 +16,26 @@
 
 namespace tensorizer {
 
-// Returns the thread that called the library: the current one, or the one that it works for.
-std::thread::id calling_thread() noexcept;
+// Who called the library.
+struct Caller {
+  std::thread::id thread;
+  bool is_in_hook;  // inside of another call of its thread, which has called the interrupt hook
+};
 
-// While this lives, calling_thread() returns `caller` on this thread.
+// Returns the caller that the current thread works for, which may be itself.
+Caller caller() noexcept;
+inline std::thread::id calling_thread() noexcept { return caller().thread; }
+
+// While this lives, caller() returns `given` on this thread.
 class WorksFor {
  public:
-  explicit WorksFor(std::thread::id caller) noexcept;
+  explicit WorksFor(Caller given) noexcept;
   ~WorksFor();
   WorksFor(const WorksFor&) = delete;
   WorksFor& operator=(const WorksFor&) = delete;
+
+ private:
+  const Caller before_;
 };
 
 // Who does a piece of work that other calls may wait for.
@@ -36,7 +47,8 @@ class Doer {
   // Returns false in a forked child: it does not have the threads of its parent.
   bool is_of_this_process() const noexcept;
   // Returns whether the work goes on while the current thread waits for it in a job: not if its
-  // thread runs a signal handler, whose call this is.
+  // thread runs a signal handler, whose call this is. A call of a handler waits for no other job,
+  // which may wait for the call that was interrupted.
   bool goes_on_beside(const Cancel& job) const noexcept;
 
  private:
@@ -67,12 +79,19 @@ class Gate {
 
   // Returns whether a call by `caller` is inside.
   bool has(std::thread::id caller) const;
+  // Returns whether a call is inside that does not go on while a job waits for it.
+  bool holds_up(const Cancel& job) const;
 
  private:
+  struct Inside {
+    std::thread::id caller;
+    Doer doer;
+  };
+
   const std::string busy_;
   mutable std::mutex mutex_;
   std::condition_variable left_;
-  std::thread::id inside_;  // no thread if there is no call
+  std::optional<Inside> inside_;
 };
 
 }  // namespace tensorizer

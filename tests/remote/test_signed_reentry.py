@@ -30,9 +30,10 @@ class Held:
     server: ScriptedServer
     arrived: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
+    next_arrived: threading.Event = field(default_factory=threading.Event)
 
-    def load(self) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = self.reader.load(None, CPU, None, "none", False, 1)  # type: ignore[attr-defined]
+    def load(self, names: list[str] | None = None) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = self.reader.load(names, CPU, None, "none", False, 1)  # type: ignore[attr-defined]
         return found
 
 
@@ -47,10 +48,13 @@ def held(request: pytest.FixtureRequest, tmp_path: Path, signer: Signer) -> Iter
     def answer(asked: Asked) -> None:
         if asked.path not in files:
             return asked.say("404 Not Found")
-        is_data = asked.path == "/m.tensors" and not asked.headers["range"].startswith("bytes=0-")
+        last = int(asked.headers["range"].rpartition("-")[2])
+        is_data = asked.path == "/m.tensors" and last >= 4 << 20  # with the end of the first tensor
         if is_data and not given.arrived.is_set():
             given.arrived.set()
             given.go_on.wait()
+        elif is_data:
+            given.next_arrived.set()
         asked.say_range(files[asked.path], ETag='"1"')
 
     with scripted(answer) as server:
@@ -62,26 +66,47 @@ def held(request: pytest.FixtureRequest, tmp_path: Path, signer: Signer) -> Iter
             given.go_on.set()
 
 
-def test_a_handler_loads_what_its_thread_is_loading(held: Held) -> None:
+def load_twice(
+    held: Held, names: list[str] | None, others: list[str] | None, arrived: threading.Event
+) -> None:
+    """Load, and meanwhile load others in a signal handler."""
     inside: dict[str, torch.Tensor] = {}
 
     def handler(*_: object) -> None:
-        inside.update(held.load())
+        inside.update(held.load(others))
         held.go_on.set()
 
     def interrupt() -> None:
-        held.arrived.wait()
+        arrived.wait()
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        assert_same(held.load(), held.tensors)
-        assert_same(inside, held.tensors)
+        assert_same(held.load(names), {name: held.tensors[name] for name in names or held.tensors})
+        assert_same(inside, {name: held.tensors[name] for name in others or held.tensors})
     finally:
         thread.join()
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_handler_loads_what_its_thread_is_loading(held: Held) -> None:
+    load_twice(held, None, None, held.arrived)
+
+
+@pytest.mark.parametrize("held", ["shards"], indirect=True)
+def test_a_handler_loads_what_waits_for_its_thread(held: Held) -> None:
+    """Another thread waits for a part that the interrupted load has begun to fetch."""
+
+    def load() -> None:
+        held.arrived.wait()
+        held.load(["t1"])
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    load_twice(held, ["t0"], ["t1"], held.next_arrived)
+    thread.join()
 
 
 def test_a_child_loads_what_another_thread_of_its_parent_is_loading(held: Held) -> None:

@@ -34,7 +34,7 @@ void run_workers(int count, Cancel& cancel, const std::function<void()>& body) {
     const SignalsBlocked blocked;
     try {
       while (threads.size() + 1 < static_cast<std::size_t>(count)) {
-        threads.emplace_back([&, caller = calling_thread(), redactor = RedactedQuotes::redactor()] {
+        threads.emplace_back([&, caller = caller(), redactor = RedactedQuotes::redactor()] {
           const WorksFor works(caller);
           const RedactedQuotes quotes(redactor);
           guarded();

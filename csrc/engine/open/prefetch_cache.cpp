@@ -156,6 +156,7 @@ void PrefetchCache::read_units(std::span<const UnitPointer> units, Cancel& cance
 
 PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& cancel) {
   std::unique_lock lock(mutex_);
+  forget_parent();
   const std::uint64_t first_age = next_age_;
   std::uint64_t all = 0;
   std::uint64_t size = 0;
@@ -183,13 +184,13 @@ PrefetchCache::Added PrefetchCache::add(const std::vector<Span>& spans, Cancel& 
     bool reading = false;
     for (const auto& [begin, unit] : units_) {
       if (unit->age >= first_age) continue;
-      const bool busy = unit->state == State::Reading && unit->fetcher.is_of_this_process();
+      const bool busy = unit->state == State::Reading && unit->fetcher.goes_on_beside(cancel);
       reading |= busy;
       if (!busy && (!oldest || unit->age < oldest->age)) oldest = unit;
     }
     if (oldest) {
       evict(oldest);
-    } else if (reading || taken_ > 0) {
+    } else if (reading || (taken_ > 0 && !caller().is_in_hook)) {
       cancel.wait(changed_, lock);
     } else {
       break;
@@ -234,8 +235,8 @@ void PrefetchCache::read_into_units(const Read& read, int most_reads, Cancel& ca
   {
     std::unique_lock lock(mutex_);
     // The limit is per file, however many calls fetch from it.
-    while (reading_process_ == getpid() && reading_ >= most_reads) cancel.wait(changed_, lock);
-    if (std::exchange(reading_process_, getpid()) != getpid()) reading_ = 0;
+    forget_parent();
+    while (reading_ >= most_reads && !caller().is_in_hook) cancel.wait(changed_, lock);
     for (const UnitPointer& unit : read.units) {
       // A load did not wait for this unit, and reads it itself.
       if (unit->state == State::Evicted) continue;
@@ -321,6 +322,10 @@ std::shared_ptr<Source> PrefetchCache::source_for(std::span<const Span> wanted, 
 bool PrefetchCache::has_any() const {
   const std::lock_guard lock(mutex_);
   return !units_.empty();
+}
+
+void PrefetchCache::forget_parent() {
+  if (std::exchange(process_, getpid()) != getpid()) reading_ = 0, taken_ = 0;
 }
 
 bool PrefetchCache::is_loading(const Unit& unit, const Cancel& job) const {

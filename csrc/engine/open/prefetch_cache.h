@@ -81,6 +81,8 @@ class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
 
   // The mutex must be locked for the methods below.
 
+  // In a forked child, forgets what its parent was doing.
+  void forget_parent();
   // Returns whether a fetch that a job may wait for has yet to read the unit.
   bool is_loading(const Unit& unit, const Cancel& job) const;
 
@@ -96,8 +98,8 @@ class PrefetchCache : public std::enable_shared_from_this<PrefetchCache> {
   std::uint64_t kept_ = 0;                      // bytes of all units in `units_`
   std::uint64_t taken_ = 0;                     // bytes of units that running loads have taken out
   std::uint64_t next_age_ = 0;
-  int reading_ = 0;            // running reads of all fetches
-  pid_t reading_process_ = 0;  // that they belong to
+  int reading_ = 0;    // running reads of all fetches
+  pid_t process_ = 0;  // to which these and what is taken out belong
 };
 
 }  // namespace tensorizer

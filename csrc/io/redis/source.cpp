@@ -174,8 +174,9 @@ class RedisSource final : public Source {
     std::optional<Gate::Entry> entry;
     // A signal handler that interrupts its own thread in this function does not enter the gate, and
     // opens a guard of its own.
-    const std::thread::id self = std::this_thread::get_id();
-    if (!asking_guard_.has(self)) entry.emplace(asking_guard_, self, cancel);
+    if (!asking_guard_.holds_up(cancel)) {
+      entry.emplace(asking_guard_, std::this_thread::get_id(), cancel);
+    }
     const bool is_in_doubt = is_guard_in_doubt_.exchange(false);
     // Another thread has asked the guard since this call began.
     if (!is_in_doubt && guard_asked_ > since) return;
