@@ -32,7 +32,7 @@ from tensorizer_ops._front.state_dict import AllAtOnce, one_by_one
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._hf.isolation import isolated
-from tensorizer_ops._hf.transfer import replacing
+from tensorizer_ops._hf.transfer import refuse_others, replacing
 from tensorizer_ops.utils import no_init_or_tensor
 
 __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
@@ -42,8 +42,6 @@ _PLACES = ("config", "revision", "state_dict", "subfolder", "variant")
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token")
 # What transformers raises for a config that it cannot use, but not only for that.
 _OF_CONFIGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-# The folder of further templates, which is not copied.
-_TEMPLATES = "additional_chat_templates"
 # Requests for small files at the same time.
 _REQUESTS = 8
 
@@ -252,7 +250,7 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
 
     These are the configs and the files of tokenizers, processors and schedulers, as far as they
     have the names that the libraries give them. Each has 100 MB at most. If they must be signed,
-    the target may not have others of these names.
+    the target may not have other files, except hidden ones.
 
     Args:
         uri, options: as for :func:`from_pretrained`.
@@ -263,7 +261,7 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file must be signed, and the target has one that the model does not have.
+        ValueError: a file must be signed, and the target has others.
     """
     folder = Folder(uri, options)
     place = Folder(target).path
@@ -282,12 +280,8 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
     there = {name: content for name, content in found.items() if content is not None}
     if not there:
         raise errors.NotFound(f"{folder.label} has neither {CONFIG} nor files of a tokenizer")
-    for name in [*sorted(found.keys() - there.keys()), _TEMPLATES] if folder.policy else []:
-        if os.path.lexists(path := os.path.join(place, name)):
-            raise errors.InvalidArgument(
-                f"{path!r} is none of the signed files of {folder.label}, and would be used with "
-                "them: move it away, or copy to another folder"
-            )
+    if folder.policy is not None:
+        refuse_others(folder, place, there)
     os.makedirs(place, exist_ok=True)
     for name, content in there.items():
         with replacing(os.path.join(place, name)) as part:

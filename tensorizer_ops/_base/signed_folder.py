@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.folder import BUNDLE, Folder
@@ -71,12 +71,16 @@ def refuse_unsigned(
     folder: str, names: Iterable[str], left_out: Iterable[str], advice: str
 ) -> None:
     """Raise if there is a file in a folder that is not signed."""
+    for name in others_in(folder, names, left_out):
+        raise errors.Crypto(f"{folder!r} has files that are not signed, such as {name!r}: {advice}")
+
+
+def others_in(folder: str, names: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
+    """Yield the names of files in a folder, and of links, that are none of those given."""
     known = set(names)
     for name, path in files_in(folder, left_out).items():
         if name not in known and not (is_empty(path) and may_be_empty(name)):
-            raise errors.Crypto(
-                f"{folder!r} has files that are not signed, such as {name!r}: {advice}"
-            )
+            yield name
 
 
 def _is_in_cache_of_hub(folder: str, link: str) -> bool:

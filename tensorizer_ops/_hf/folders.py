@@ -47,8 +47,8 @@ def download(
     Args:
         uri: of the folder to read, such as ``s3://bucket/model`` or ``hf://org/model``.
         folder: the folder on this machine.
-        overwrite: replace also files that were changed here, which are an error otherwise. Weights,
-            configs and the like that are not signed are an error even then, if files must be.
+        overwrite: replace also files that were changed here, which are an error otherwise. If
+            files must be signed, others in the folder are an error even then.
         options: as for :func:`tensorizer_ops.load`.
         progress: as for :func:`tensorizer_ops.load`, of one file after another.
     """

@@ -15,16 +15,16 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import BUNDLE, NEVER_SIGNED, Folder, refuse_path, refuse_signed
+from tensorizer_ops._base.folder import BUNDLE, Folder, inside, refuse_path, refuse_signed
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
-from tensorizer_ops._base.signed_folder import files_in, is_hidden
+from tensorizer_ops._base.signed_folder import others_in, refuse_links
 from tensorizer_ops._base.targets import Target, is_uri
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._hf.files import (
@@ -41,9 +41,6 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 # The names of files that a killed download leaves behind.
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
 _MODEL_FILES = (".tensors", ".safetensors")
-# What the names of files end in that libraries find in a folder by themselves: weights, configs,
-# templates, and signatures.
-_FOUND = (*_MODEL_FILES, ".bin", ".ckpt", ".gguf", ".pt", ".pth", ".json", ".jinja", ".sig")
 # Bytes that are read at a time, and those that are fetched ahead; requests for small files.
 _PIECE = 4 << 20
 _READ_AHEAD = 16 << 20
@@ -179,7 +176,7 @@ def download(
     wanted: dict[str, str | None] = {}
     if folder.policy:
         wanted.update(dict.fromkeys(folder.signed_files()))
-        _refuse_unsigned(folder, here.path, wanted)
+        refuse_others(folder, here.path, wanted)
     else:
         wanted.update(listed.sums if listed else dict.fromkeys(_model_files(folder)))
     right = _right_files(folder, here, wanted, show, overwrite)
@@ -197,18 +194,22 @@ def download(
             Path(part).write_text(listed.text(), encoding="utf-8", newline="")
 
 
-def _refuse_unsigned(folder: Folder, target: str, wanted: Iterable[str]) -> None:
-    """Raise for a file that is not signed, and that libraries would use with those that are."""
+def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
+    """Raise if there would be unsigned files beside signed ones that are copied to a target.
+
+    Libraries find files in a folder by themselves. They do not look for those that are hidden at
+    its top, nor for what downloads leave there.
+    """
     if not os.path.isdir(target):
         return
-    known = set(wanted)
-    for name, path in files_in(target, NEVER_SIGNED).items():
-        last = name.rpartition("/")[2]
-        is_found = last in SMALL_FILES or last.endswith(_FOUND)
-        if is_found and name not in known and not is_hidden(name):
+    # A link in the place of a file is replaced.
+    refuse_links(target, {os.path.dirname(name) for name in names} - {""})
+    bundle = inside(target, folder.loads["signature"])
+    for name in others_in(target, [*names, LIST], bundle):
+        if not (name.startswith(".") or _PART.fullmatch(os.path.basename(name))):
             raise errors.InvalidArgument(
-                f"{path!r} is none of the signed files of {folder.label}, and may be used in their "
-                "place: move it away, or download to another folder"
+                f"{os.path.join(target, name)!r} is none of the signed files that are copied from "
+                f"{folder.label}, and may be used with them: move it away, or give another folder"
             )
 
 

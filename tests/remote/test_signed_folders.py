@@ -747,34 +747,66 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize(
-    "name", ["chat_template.jinja", "vocab.txt", "sub/a.safetensors", "m.tensors.sig", "a.json"]
+# Some of the names under which libraries find files by themselves.
+OF_ANOTHER_MODEL = (
+    "chat_template.jinja",
+    "tokenizer.model.v3",
+    "additional_chat_templates/.a.jinja",
+    "custom_generate/generate.py",
+    "m.tensors.sig",
+    "sub/a.safetensors",
 )
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("name", OF_ANOTHER_MODEL)
 def test_a_download_over_another_model(
-    model: Path, signer: Signer, tmp_path: Path, name: str, overwrite: bool
+    model: Path, signer: Signer, tmp_path: Path, name: str, is_link: bool, overwrite: bool
 ) -> None:
     """What only the other one has would be used with the files of this one."""
-    tensorizer_ops.sign(model, key=signer.private)
+    tensorizer_ops.save(model / "sub" / "m.tensors", {"w": torch.ones(3)})
+    bundle = tmp_path / "target" / "bundle"
+    tensorizer_ops.sign(model, key=signer.private, signature=bundle)
     target = tmp_path / "target"
-    for mine in ("notes.md", ".git/a.json", ".cache/a.json"):
+    for mine in (".git/a.json", ".mine", "SHA256SUMS", "sub/.a.01234567.part", "a/__init__.py"):
         (target / mine).parent.mkdir(parents=True, exist_ok=True)
-        (target / mine).write_text("{}")
+        (target / mine).write_text("" if mine.endswith(".py") else "{}")
 
     def download() -> None:
-        how = {"options": signer.options, "overwrite": overwrite}
+        how = {"options": signer.options | {"signature": str(bundle)}, "overwrite": overwrite}
         tensorizer_ops.download(model, target, **how)  # type: ignore[arg-type]
 
     download()
+    (other := tmp_path / "other").write_text("{}")
     (target / name).parent.mkdir(exist_ok=True)
-    (target / name).write_text("")
-    with pytest.raises(ValueError, match=f"{name}' is none of the signed files of"):
+    (target / name).symlink_to(other) if is_link else (target / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"{name}' is none of the signed files"):
         download()
+    assert (target / name).read_text() == "{}"
     (target / name).unlink()
     download()
 
 
-@pytest.mark.parametrize("name", ["chat_template.jinja", "additional_chat_templates/a.jinja"])
+@pytest.mark.parametrize("name", ["unet", ".unet", "parts/unet"])
+def test_a_download_through_a_link(model: Path, signer: Signer, tmp_path: Path, name: str) -> None:
+    """It would hide what is in the folder that it leads to, and leave it to be changed later."""
+    tensorizer_ops.save(model / name / "m.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(model, key=signer.private)
+    target, elsewhere = tmp_path / "target", tmp_path / "elsewhere"
+    (target / name).parent.mkdir(parents=True)
+    elsewhere.mkdir()
+    (target / name).symlink_to(elsewhere)
+    with pytest.raises(errors.Crypto, match=f"{name}' is a symbolic link"):
+        tensorizer_ops.download(model, target, options=signer.options)
+    assert not [*elsewhere.iterdir()]
+    (target / name).unlink()
+    (target / "m.tensors").symlink_to(model / "m.tensors")  # which is replaced
+    tensorizer_ops.download(model, target, options=signer.options)
+    assert trust.verify(target, policy=signer.options["trust"])
+
+
+@pytest.mark.parametrize("name", [*OF_ANOTHER_MODEL, "model.tensors"])
 def test_a_fetch_over_another_model(model: Path, signer: Signer, tmp_path: Path, name: str) -> None:
     (model / "config.json").write_text("{}")
     tensorizer_ops.sign(model, key=signer.private)
@@ -782,15 +814,13 @@ def test_a_fetch_over_another_model(model: Path, signer: Signer, tmp_path: Path,
     (target / name).parent.mkdir(parents=True)
     (target / name).write_text("of another model")
     (target / "config.json").write_text("of another model")
-    (target / "model.tensors").write_text("weights")
-    with pytest.raises(ValueError, match=f"{name.split('/')[0]}' is none of the signed files"):
+    with pytest.raises(ValueError, match=f"{name}' is none of the signed files"):
         tensorizer_ops.hf.fetch(model, target, options=signer.options)
     assert (target / "config.json").read_text() == "of another model"
-    (target / name).rename(tmp_path / "away")
-    if (target / name).parent != target:
-        (target / name).parent.rmdir()
-    tensorizer_ops.hf.fetch(model, target, options=signer.options)
-    assert (target / "config.json").read_text() == "{}"
+    (target / name).unlink()
+    for _ in range(2):
+        tensorizer_ops.hf.fetch(model, target, options=signer.options)
+        assert (target / "config.json").read_text() == "{}"
 
 
 def test_files_of_a_fetch_are_of_one_bundle(model: Path, signer: Signer, tmp_path: Path) -> None:
