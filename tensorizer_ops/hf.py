@@ -357,6 +357,13 @@ def _loaded(
             is_asked = bool(kwargs or progress) or dtype != "auto" or where is None
             # So says torch of a device that it was not built for.
             is_of_device = isinstance(error, AssertionError) and str(where) != "cpu"
+            # Raised for all that fails in there, such as a device without memory.
+            is_conversion = "during automatic conversion" in str(error) and str(where) == "cpu"
+            if is_conversion and not is_asked:
+                raise errors.InvalidFormat(
+                    f"transformers cannot make the tensors of {CONFIG} in {folder.label} of those "
+                    "in its weights, such as experts: its log says why"
+                ) from error
             if not (is_asked or is_of_device) and isinstance(error, _OF_CONFIGS):
                 raise errors.InvalidFormat(
                     f"transformers does not take the config of {folder.label}: "

@@ -10,9 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from support.hf_models import OLD, assert_same, bert, gpt2, llama, new, transformers, word_tokenizer
+from support.hf_models import (
+    OLD,
+    assert_same,
+    bert,
+    gpt2,
+    llama,
+    mixtral,
+    new,
+    transformers,
+    word_tokenizer,
+)
 from support.scripted import scripted
-from tensorizer_ops import errors, hf
+from tensorizer_ops import errors, hf, load, save
 from tensorizer_ops.hf import fetch, from_pretrained, save_pretrained
 
 
@@ -216,6 +226,29 @@ def test_configs_that_transformers_fails_with(tmp_path: Path) -> None:
 
     with pytest.raises(LookupError, match="of the caller"):
         from_pretrained(folder, progress=stop)
+
+
+@pytest.mark.skipif(OLD, reason="takes experts as they are")
+@pytest.mark.parametrize("shape", [None, (64, 1), (1, 1, 1), (0, 32)])
+def test_experts_of_which_no_layer_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...] | None
+) -> None:
+    save_pretrained(new(mixtral), tmp_path)
+    weights = load(tmp_path / "model.tensors", copy=True)
+    expert = next(name for name in weights if "experts.1.w1" in name)
+    del weights[expert]
+    if shape is not None:
+        weights[expert] = torch.zeros(shape)
+    save(tmp_path / "model.tensors", weights)
+    with pytest.raises(errors.InvalidFormat, match="of those in its weights, such as experts"):
+        from_pretrained(tmp_path)
+
+    def fail(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("of the device")
+
+    monkeypatch.setattr(transformers.MixtralForCausalLM, "from_pretrained", fail)
+    with pytest.raises(torch.OutOfMemoryError, match="of the device"):
+        from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(
