@@ -67,6 +67,12 @@ class Difference:
         self.places += places[: _MOST_NAMED - len(self.places)]
         self.count += count
 
+    @classmethod
+    def at(cls, differs: torch.Tensor) -> Difference | None:
+        """Return the elements that have ``True`` in a mask."""
+        places = differs.flatten().nonzero().flatten()
+        return cls(places[:_MOST_NAMED].tolist(), len(places)) if len(places) else None
+
     def text(self, shape: Sequence[int], other: str) -> str:
         """Return what to say of a tensor of this shape."""
         shown = ", ".join(str(index_of(place, shape)) for place in self.places[:_MOST_NAMED])
@@ -84,21 +90,37 @@ def index_of(place: int, shape: Sequence[int]) -> list[int]:
 
 def difference(expected: torch.Tensor, own: torch.Tensor) -> Difference | None:
     """Compare a tensor bit by bit with another one of its shape, cast to its type."""
+    whole = Difference([], 0)
+    for begin, differs in _blocks_that_differ(expected, own):
+        found = differs.nonzero().flatten()
+        whole.add((found[:_MOST_NAMED] + begin).tolist(), len(found))
+    return whole if whole.count else None
+
+
+def differing(expected: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Return a mask of the elements that :func:`difference` finds."""
+    mask = torch.zeros(own.numel(), dtype=torch.bool, device="cpu")
+    for begin, differs in _blocks_that_differ(expected, own):
+        mask[begin : begin + len(differs)] = differs
+    return mask.view(own.shape)
+
+
+def _blocks_that_differ(
+    expected: torch.Tensor, own: torch.Tensor
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield where a block begins, in elements, and which of its elements differ."""
     device = own.device if own.device.type in _COMPARING else torch.device("cpu")
     if expected.is_contiguous() and own.is_contiguous():
         expected, own = expected.view(-1), own.view(-1)
     row = math.prod(own.shape[1:])
     rows = max(_BLOCK // max(row * own.itemsize, 1), 1)
-    whole = Difference([], 0)
     for begin in range(0, len(own), rows):
         one, other = (
             as_bytes(tensor[begin : begin + rows].to(own.dtype).to(device))
             for tensor in (expected, own)
         )
         if not _are_equal(one, other):
-            found = (one != other).view(-1, own.itemsize).any(1).nonzero().flatten()
-            whole.add((found[:_MOST_NAMED] + begin * row).tolist(), len(found))
-    return whole if whole.count else None
+            yield begin * row, (one != other).view(-1, own.itemsize).any(1)
 
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -116,6 +138,11 @@ class Compared(Stored):
         super().__init__(reader, name)
         self.shape = tuple(reader.shape(name))
         self._internals = torch.classes.tensorizer._Internals(reader.script_object)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the file is still open, as it is until it has been compared."""
+        return not self._reader._is_closed
 
     @functools.cached_property
     def _has_parts(self) -> bool:

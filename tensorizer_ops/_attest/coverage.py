@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -63,18 +63,46 @@ def uncovered(whole: Layout, parts: Iterable[Layout]) -> int:
     """Return how many elements of a tensor are in none of these parts of its memory."""
     if whole in parts:
         return 0
-    # Of a part whose elements overlap, it is not known which bytes it has.
-    exact = [part for part in parts if not part.overlaps_itself()]
-    every = [whole, *exact]
-    origin = min(layout.begin for layout in every)
-    numbers = [number for layout in every for number in _numbers(layout, origin)]
-    unit = math.gcd(*numbers)
-    size = (max(each.end for each in every) - origin) // unit
-    mask = torch.zeros(size, dtype=torch.bool, device="cpu")
-    for part in exact:
-        part.view_of(mask, origin, unit).fill_(True)
-    missing = int((~whole.view_of(mask, origin, unit)).sum())
-    return -(-missing * unit // whole.itemsize)
+    # Others have none of its elements, and the addresses between may be too many for a mask.
+    near = [part for part in parts if part.begin < whole.end and whole.begin < part.end]
+    mask = Mask([whole, *near])
+    for part in near:
+        mask.add(part)
+    missing = int((~mask.of(whole)).sum())
+    return -(-missing * mask.unit // whole.itemsize)
+
+
+class Mask:
+    """Which bytes parts of one range of memory have."""
+
+    def __init__(self, layouts: Sequence[Layout], *, by_element: bool = False) -> None:
+        """Make one that has room for these, and none of their bytes.
+
+        With ``by_element``, :meth:`elements_of` takes tensors of these layouts.
+        """
+        self._origin = min(layout.begin for layout in layouts)
+        numbers = [number for each in layouts for number in _numbers(each, self._origin)]
+        if by_element:
+            numbers += [each.itemsize for each in layouts]
+        self.unit = math.gcd(*numbers)  # the bytes that have one element of the mask
+        size = (max(each.end for each in layouts) - self._origin) // self.unit
+        self._mask = torch.zeros(size, dtype=torch.bool, device="cpu")
+
+    def add(self, part: Layout) -> None:
+        """Add the bytes of a part, unless its elements overlap: it is not known which it has."""
+        if not part.overlaps_itself():
+            self.of(part).fill_(True)
+
+    def of(self, layout: Layout) -> torch.Tensor:
+        """Return what is in the memory of a layout."""
+        return layout.view_of(self._mask, self._origin, self.unit)
+
+    def elements_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return which elements of a tensor, in its shape, have all of their bytes in the mask."""
+        size = tensor.itemsize // self.unit
+        begin = (Layout.of(tensor).begin - self._origin) // self.unit
+        strides = [stride * size for stride in tensor.stride()]
+        return self._mask.as_strided((*tensor.shape, size), (*strides, 1), begin).all(-1)
 
 
 def _numbers(layout: Layout, origin: int) -> list[int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -22,16 +24,18 @@ from tensorizer_ops._attest.compared import (
     Comparing,
     Difference,
     difference,
+    differing,
     index_of,
     usable,
 )
-from tensorizer_ops._attest.coverage import Layout, uncovered
+from tensorizer_ops._attest.coverage import Layout, Mask, uncovered
 from tensorizer_ops._attest.origins import WRITES, Origins, tensors_in
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import is_dispatched, refuse_without_memory
 from tensorizer_ops._front.weight import Weight
 
+_aten = torch.ops.aten
 # Subclasses that do not divide an operation into others on plain tensors, which a mode sees.
 _NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
 
@@ -42,21 +46,44 @@ class _Watched(NamedTuple):
     span: Span
     crc32: int
     parts: set[Layout]  # that were compared
+    writes: list[dict[Layout, _Write]]  # the last one to each, in order; see _Watched.settle()
     sources: set[str]  # the names of other watched tensors that it is copied from
     differences: dict[str, Difference]  # by what it differs from
 
-    def add(self, part: torch.Tensor, other: str, found: Difference | None) -> None:
-        """Add what differs in a part of it from something else."""
-        if found:
-            places = [_place_in(self, part, place) for place in found.places]
-            self.differences.setdefault(other, Difference([], 0)).add(places, found.count)
+    def write(self, made: _Write) -> None:
+        """Add a write, in place of one to the same part."""
+        layout = Layout.of(made.part)
+        self.parts.add(layout)
+        self.writes[-1].pop(layout, None)
+        self.writes[-1][layout] = made
+
+    def settle(self) -> None:
+        """Let later writes leave what has been written as it is, because something reads it."""
+        if self.writes[-1]:
+            self.writes.append({})
+
+    def compare(self) -> None:
+        """Find what differs from what is written last."""
+        for writes in self.writes:
+            results = {layout: made.result() for layout, made in writes.items()}
+            if any(results.values()) and _may_overlap(writes):
+                later = Mask([*writes], by_element=True)
+                for layout, made in reversed(writes.items()):
+                    if results[layout] and (covered := later.elements_of(made.part)).any():
+                        results[layout] = Difference.at(made.differing() & ~covered)
+                    later.add(layout)
+            for layout, made in writes.items():
+                if found := results[layout]:
+                    places = [_place_in(self, made.part, place) for place in found.places]
+                    known = self.differences.setdefault(made.other, Difference([], 0))
+                    known.add(places, found.count)
 
 
-class _Comparison(NamedTuple):
-    watched: _Watched
+class _Write(NamedTuple):
     part: torch.Tensor
     other: str  # what it is compared with
     result: Callable[[], Difference | None]
+    differing: Callable[[], torch.Tensor]  # a mask of the elements in the result
 
 
 class _Group(NamedTuple):
@@ -97,7 +124,6 @@ class Watch(TorchDispatchMode):
                 refuse_without_memory(name, tensor, "compared by load_weights=")
         self._data = {name: tensor.data for name, tensor in self._tensors.items()}
         self._comparing = Comparing()
-        self._comparisons: list[_Comparison] = []
         self._origins = Origins()
         # What operations have got in place of watched tensors that they may have changed.
         self._lent: list[tuple[_Watched, torch.Tensor, torch.Tensor, Any]] = []
@@ -113,7 +139,7 @@ class Watch(TorchDispatchMode):
                 spans.append((names, where))
         crc32s = self._comparing.crc32s(self._data[names[0]] for names, _ in spans)
         self._watched = [
-            _Watched(names, self._data[names[0]], where, crc32, set(), set(), {})
+            _Watched(names, self._data[names[0]], where, crc32, set(), [{}], set(), {})
             for (names, where), crc32 in zip(spans, crc32s, strict=True)
         ]
         self._groups = _grouped(self._watched)
@@ -134,8 +160,6 @@ class Watch(TorchDispatchMode):
                 self._finish()
 
     def _finish(self) -> None:
-        for each in self._comparisons:
-            each.watched.add(each.part, each.other, each.result())
         for watched, tensor, copy, func in self._lent:
             if difference(copy, tensor.detach().resolve_conj().resolve_neg()):
                 self._tell_change(watched, func)
@@ -144,6 +168,7 @@ class Watch(TorchDispatchMode):
         complete: dict[str, _Watched] = {}
         for watched, crc32 in zip(self._watched, crc32s, strict=True):
             name = watched.names[0]
+            watched.compare()
             if differences := watched.differences.items():
                 texts = [each.text(watched.tensor.shape, other) for other, each in differences]
                 found.different[name] = "; ".join(texts)
@@ -233,6 +258,8 @@ class Watch(TorchDispatchMode):
     def _owners(self, tensor: torch.Tensor) -> list[_Watched]:
         if isinstance(tensor, Weight) or (where := span(tensor)) is None:
             return []
+        if where.begin == where.end:
+            return []
         groups = self._groups.get(tensor.device, [])
         found = []
         for group in groups[bisect_right(groups, where.begin, key=lambda each: each.end) :]:
@@ -257,20 +284,38 @@ class Watch(TorchDispatchMode):
                     )
                     return
                 watched.sources.add(name)  # so that it does not count as compared
-            watched.sources.update(each.names[0] for each in owners)
-        source = given[0] if func is torch.ops.aten.copy_.default else None
-        if isinstance(source, Weight) and source.shape == target.shape:
-            stored = source.stored
-            assert isinstance(stored, Compared)
+            for each in owners:
+                watched.sources.add(each.names[0])
+                each.settle()
+        watched.write(self._write(func, target, *given))
+
+    def _write(self, func: Any, target: torch.Tensor, *given: Any) -> _Write:
+        """Begin to compare what an operation would write."""
+        own = target.resolve_conj().resolve_neg()
+        source = given[0] if func is _aten.copy_.default else None
+        if (
+            isinstance(source, Weight)
+            and source.shape == target.shape
+            and isinstance(stored := source.stored, Compared)
+        ):
             result = self._comparing.difference(stored, source.which, target)
             other = f"{stored.name!r} in the file"
-            self._comparisons.append(_Comparison(watched, target, other, result))
+            expected = stored.loaded(source.which)
+            if expected is None:
+                load = functools.partial(stored.load, source.which, own.device)
+                return _Write(target, other, result, lambda: differing(load(), own))
+            found = result()
         else:
-            expected = torch.empty_like(target)
-            func(expected, *given)
-            found = difference(expected, target.resolve_conj().resolve_neg())
-            watched.add(target, "what the loader makes of the file", found)
-        watched.parts.add(Layout.of(target))
+            other = "what the loader makes of the file"
+            # All elements that are filled are equal.
+            like = target if func is _aten.copy_.default else target.new_empty(())
+            expected = func(torch.empty_like(like), *given).expand_as(target)
+            found = difference(expected, own)
+            if like is not target:
+                return _Write(target, other, lambda: found, lambda: differing(expected, own))
+        # What is compared is not kept, and the loader may change it.
+        mask = differing(expected, own) if found else torch.empty(0)
+        return _Write(target, other, lambda: found, lambda: mask)
 
 
 def unlisted_in(
@@ -298,6 +343,11 @@ def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:
         else:
             of_device.append(_Group(begin, end, [watched]))
     return groups
+
+
+def _may_overlap(layouts: Iterable[Layout]) -> bool:
+    ordered = sorted(layouts, key=lambda each: each.begin)
+    return any(before.end > after.begin for before, after in pairwise(ordered))
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:

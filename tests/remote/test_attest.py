@@ -463,6 +463,77 @@ def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
     assert weight.is_contiguous() and not weight.is_neg() and same(weight.data, before)
 
 
+def zeroed_first(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.zero_()
+    target[:8].copy_(weight)
+
+
+def filled_by_bytes(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.fill_(torch.tensor(7))
+    target[8:].view(torch.uint8).zero_()
+    target[:8].t().copy_(weight.t())
+
+
+def several_times(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(torch.cat([weight * 2, weight[:2]]))
+    target[:, 3:].copy_(torch.cat([weight, weight[:2]])[:, 3:])
+    target.zero_()
+    target[:8].copy_(-weight)
+    target[:8, ::2].copy_(weight[:, ::2])
+    target[:8, 1::2].copy_(weight[:, 1::2] + 0)
+
+
+def by_large_parts(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target[2:10].copy_(weight)
+    target[8:].zero_()
+    target[:8].copy_(weight)
+
+
+def in_two_steps(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.zero_()
+    target[:8, :4].copy_(weight[:, :4].flip(0))
+    target[:8].copy_(weight)
+
+
+@pytest.mark.parametrize(
+    "load", [zeroed_first, filled_by_bytes, several_times, by_large_parts, in_two_steps]
+)
+@pytest.mark.parametrize("columns", [8, 40_000])  # the larger ones are not read before
+def test_only_what_is_written_last_counts(tmp_path: Path, load: Any, columns: int) -> None:
+    stored = torch.randn(8, columns)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(columns, 10, bias=False)
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        load(of_file(weights), model.weight.data)
+
+    for place in (None, [5, 3], [5, 4], [9, 3]):
+        with torch.no_grad():
+            model.weight.copy_(torch.cat([stored, torch.zeros(2, columns)]))
+        if place:
+            flip(model.weight[tuple(place)], 0)
+        before = model.weight.detach().clone()
+        found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+        assert found.equal == (place is None) and not found.not_compared
+        for text in found.different.values():
+            assert text.startswith(f"element {place} is not that of ") and ";" not in text
+        assert same(model.weight.data, before)
+
+
+def test_what_a_loader_reads_before_it_is_written_again(tmp_path: Path) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.ParameterDict({"one": stored.clone(), "two": stored.clone()})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model["one"].data.zero_()
+        model["two"].data.copy_(model["one"].data)
+        model["one"].data.copy_(of_file(weights))
+
+    # The loader gives zeros to the second one.
+    assert list(attest(model, tmp_path / "m.tensors", load_weights=load).different) == ["one"]
+
+
 def through_wrapper(weight: torch.Tensor, model: torch.nn.Linear) -> None:
     model.weight.data.copy_((TwoTensor(weight, weight) + 0).b)
 
