@@ -56,9 +56,12 @@ def attest(
     model, and are found in ``not_compared``. There is also what it makes not only of the tensors
     that it gets, but of others, such as a scale in an attribute, NumPy arrays, or what other ranks
     send. Not followed are numbers, and writes to what it has made without torch or on other
-    threads: weights of the model that it passes on so can count as those of the file. A buffer that
-    it does not write is left out, unless the file has its name; so are buffers that
-    ``state_dict()`` leaves out, unless it writes something else to them than they have.
+    threads, such as by :func:`load_into`: weights of the model that it passes on so can count as
+    those of the file. Nor are custom operations that use more than their tensor arguments,
+    uninitialized memory, two storages over one memory, and what runs while dispatch modes are
+    switched off. A buffer that it does not write is left out, unless the file has its name; so are
+    buffers that ``state_dict()`` leaves out, unless it writes something else to them than they
+    have.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.

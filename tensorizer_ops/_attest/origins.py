@@ -9,6 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from tensorizer_ops._attest.compared import Compared
 from tensorizer_ops._attest.coverage import Layout
 from tensorizer_ops._base.memory import (
     fills_storage,
@@ -24,8 +25,11 @@ _aten = torch.ops.aten
 WRITES = (_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
 # The names of torch's operations that take only the shape and type of a tensor.
 _LIKE, _NEW = "_like", "new_"
-# The namespaces of operations that receive from other ranks, whatever these have.
-_OF_RANKS = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
+# The namespaces of operations that receive from other ranks, or load from any file.
+_FROM_ELSEWHERE = (
+    *("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"),
+    *("tensorizer", "tensorizer_device"),
+)
 
 
 class Origins:
@@ -48,7 +52,9 @@ class Origins:
 
     def _is_part_of_file(self, part: torch.Tensor) -> bool:
         if isinstance(part, Weight):
-            return all(self._storages.get(weak_storage(each), True) for each in part.in_memory())
+            return is_compared(part) and all(
+                self._storages.get(weak_storage(each), True) for each in part.in_memory()
+            )
         if part.is_meta:  # it has no elements
             return True
         return is_plain(part) and self._storages.get(weak_storage(part), False)
@@ -81,7 +87,7 @@ class Origins:
             self._limit = max(self._limit, 2 * len(self._storages))
 
     def _makes_of_file(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        if func.namespace in _OF_RANKS:
+        if func.namespace in _FROM_ELSEWHERE:
             return False
         if func is _aten.lift_fresh.default:  # of what torch.tensor() makes, or from_numpy()
             return self.is_of_file(args[0]) or is_allocated_by_torch(args[0])
@@ -99,6 +105,11 @@ class Origins:
         if not sources:  # other operations may return what they keep, or read files
             return is_aten and func is not _aten.from_file.default
         return all(map(self.is_of_file, sources))
+
+
+def is_compared(weight: Weight) -> bool:
+    """Return whether a weight is of the file that is being compared, and not of another one."""
+    return isinstance(weight.stored, Compared) and weight.stored.is_open
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -120,5 +131,6 @@ def _replaces_all(target: torch.Tensor) -> bool:
     return (
         is_plain(target)
         and fills_storage(target)
+        and 0 not in target.stride()
         and (target.numel() == 0 or not Layout.of(target).overlaps_itself())
     )

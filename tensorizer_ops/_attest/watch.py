@@ -29,13 +29,16 @@ from tensorizer_ops._attest.compared import (
     usable,
 )
 from tensorizer_ops._attest.coverage import Layout, Mask, uncovered
-from tensorizer_ops._attest.origins import WRITES, Origins, tensors_in
+from tensorizer_ops._attest.origins import WRITES, Origins, is_compared, tensors_in
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import is_dispatched, refuse_without_memory
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
+_OTHER_MEMORY = "the loader gives it other memory"
+# What normalizations change although their schemas do not tell.
+_STATISTICS = ("running_mean", "running_var")
 # Subclasses that do not divide an operation into others on plain tensors, which a mode sees.
 _NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
 
@@ -154,16 +157,21 @@ class Watch(TorchDispatchMode):
         for name, data in self._data.items():
             if _layout(self._tensors[name]) != _layout(data):
                 self._tensors[name].data = data
-                self.attestation.not_compared[name] = "the loader gives it other memory"
+                self.attestation.not_compared[name] = _OTHER_MEMORY
         with self._comparing:
             if kind is None:
                 self._finish()
 
     def _finish(self) -> None:
+        found = self.attestation
+        # A storage can be resized, or moved to shared memory.
+        moved = [watched for watched in self._watched if span(watched.tensor) != watched.span]
+        for watched in moved:
+            found.not_compared[watched.names[0]] = _OTHER_MEMORY
+            self._watched.remove(watched)
         for watched, tensor, copy, func in self._lent:
             if difference(copy, tensor.detach().resolve_conj().resolve_neg()):
                 self._tell_change(watched, func)
-        found = self.attestation
         crc32s = self._comparing.crc32s(watched.tensor for watched in self._watched)
         complete: dict[str, _Watched] = {}
         for watched, crc32 in zip(self._watched, crc32s, strict=True):
@@ -232,10 +240,26 @@ class Watch(TorchDispatchMode):
         if func in WRITES:
             for watched in changed:
                 self._compare(watched, func, *args)
-        else:
-            for watched in changed:
-                self._tell_change(watched, func)
-        return args[0] if func._schema.returns else None
+            return args[0]
+        for watched in changed:
+            self._tell_change(watched, func)
+        return self._run_on_copies(func, args, kwargs, written)
+
+    def _run_on_copies(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]
+    ) -> Any:
+        """Run an operation that may also write to other tensors, or return some."""
+        copies = {id(each): each.detach().clone() for each in written if self._owners(each)}
+        originals = {id(copies[id(each)]): each for each in written if id(each) in copies}
+
+        def swapped(value: Any, others: dict[int, torch.Tensor]) -> Any:
+            return tree_map_only(torch.Tensor, lambda each: others.get(id(each), each), value)
+
+        args, kwargs = swapped((args, kwargs), copies)
+        result = func(*args, **kwargs)
+        rest = [each for each in written if id(each) not in copies]
+        self._origins.follow(func, args, kwargs, rest, result)
+        return swapped(result, originals)
 
     def _lend(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -293,11 +317,9 @@ class Watch(TorchDispatchMode):
         """Begin to compare what an operation would write."""
         own = target.resolve_conj().resolve_neg()
         source = given[0] if func is _aten.copy_.default else None
-        if (
-            isinstance(source, Weight)
-            and source.shape == target.shape
-            and isinstance(stored := source.stored, Compared)
-        ):
+        if isinstance(source, Weight) and source.shape == target.shape and is_compared(source):
+            stored = source.stored
+            assert isinstance(stored, Compared)
             result = self._comparing.difference(stored, source.which, target)
             other = f"{stored.name!r} in the file"
             expected = stored.loaded(source.which)
@@ -393,6 +415,19 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
     declared = func._schema.arguments
     names = [argument.name for argument in declared]
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    undeclared = _STATISTICS if _updates_statistics(func, given) else ()
     for argument in declared:
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        is_declared = argument.alias_info is not None and argument.alias_info.is_write
+        if is_declared or argument.name in undeclared:
             yield from tensors_in(given.get(argument.name))
+
+
+def _updates_statistics(func: Any, given: Mapping[str, Any]) -> bool:
+    """Return whether an operation changes the statistics that it gets, which no schema tells."""
+    name = func._schema.name
+    return (
+        name.startswith("aten::")
+        and ("batch_norm" in name or "instance_norm" in name)
+        and not name.endswith(("_backward", "_functional", "_no_update", "_no_training"))
+        and bool(given.get("training", given.get("use_input_stats", True)))
+    )

@@ -22,7 +22,8 @@ from local_servers.web import Web
 from support.odd_tensors import Wrapper
 from support.samples import same, zoo
 from support.signer import Signer
-from tensorizer_ops import attest, errors
+from tensorizer_ops import Reader, attest, errors
+from tensorizer_ops._front.weight import Stored, Weight, stored_in
 
 ROWS, COLUMNS, PADDED = 700, 1000, 1024  # a matrix has 2.7 chunks
 
@@ -411,10 +412,65 @@ def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]])
     torch._foreach_copy_([model.weight.data], [of_file(weights)])
 
 
+def kept_under_expanded(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    whole = model.weight.data.clone()
+    whole[:1].expand(8, 8).zero_()  # replaces no other row
+    whole[:1] = of_file(weights)[:1]
+    model.weight.data.copy_(whole)
+
+
+def kept_in_statistics(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    norm = torch.nn.BatchNorm1d(64, momentum=1.0)
+    norm(model.weight.data.view(1, 64, 1).expand(1, 64, 2).contiguous())
+    model.weight.data.copy_(norm.get_buffer("running_mean").view(8, 8))
+
+
+def as_statistics(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    given = of_file(weights).view(1, 64, 1).expand(1, 64, 2).contiguous()
+    mean, variance = model.weight.data.view(64), torch.ones(64)
+    torch.nn.functional.batch_norm(given, mean, variance, training=True, momentum=1.0)
+
+
+def kept_in_loaded(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    stage = torch.zeros(8, 8)
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data})
+        torch.ops.tensorizer.load_into(f"{folder}/other.tensors", ["a"], [stage])
+    model.weight.data.copy_(stage)
+
+
+def of_another_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data})
+        with Reader(f"{folder}/other.tensors") as reader:
+            (stored,) = stored_in(reader, ["a"], Stored)
+            model.weight.data.copy_(Weight(stored))
+
+
+def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight, own = of_file(weights), model.weight.data
+    assert torch.cat([weight[:4], weight[4:]], out=own) is own
+    assert torch.stack(list(weight.unbind()), out=own) is own
+    places = torch.zeros(8, 8, dtype=torch.int64)
+    found = torch.sort(weight, out=(own, places))
+    assert found.values is own and found.indices is places and places.any()
+
+
 @pytest.mark.parametrize(
     "load",
     [
         overlapping,
+        kept_under_expanded,
+        kept_in_statistics,
+        as_statistics,
+        kept_in_loaded,
+        of_another_file,
+        to_the_right_place,
         twice,
         expanded,
         of_bytes,
@@ -461,6 +517,59 @@ def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
     assert not found.equal and not found.compared
     assert model.weight is weight and weight.data_ptr() == data
     assert weight.is_contiguous() and not weight.is_neg() and same(weight.data, before)
+
+
+def in_shared_memory(model: torch.nn.Linear, weight: torch.Tensor) -> None:
+    model.weight.data.copy_(weight)
+    model.share_memory()
+
+
+def without_memory(model: torch.nn.Linear, weight: torch.Tensor) -> None:
+    model.weight.data.copy_(weight)
+    model.weight.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("move", [in_shared_memory, without_memory])
+def test_a_loader_that_moves_the_memory_of_a_parameter(tmp_path: Path, move: Any) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(8, 8, bias=False)
+    model.weight.data.copy_(stored)
+    found = attest(
+        model, tmp_path / "m.tensors", load_weights=lambda weights: move(model, of_file(weights))
+    )
+    assert found.not_compared == {"weight": "the loader gives it other memory"}
+    assert not found.compared and not found.different
+
+
+@pytest.mark.parametrize("rows", [8, 100_000])
+def test_weights_of_an_earlier_file(tmp_path: Path, rows: int) -> None:
+    model = torch.nn.Linear(8, rows, bias=False)
+    tensorizer_ops.save(tmp_path / "1.tensors", {"a": model.weight})
+    tensorizer_ops.save(tmp_path / "2.tensors", {"a": model.weight * 2})
+    cache: dict[str, torch.Tensor] = {}
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            model.weight.data.copy_(cache.setdefault(name, weight))
+
+    assert attest(model, tmp_path / "1.tensors", load_weights=load).equal
+    found = attest(model, tmp_path / "2.tensors", load_weights=load)
+    text = "what the loader copies to it is not made of the file alone"
+    assert found.not_compared == {"weight": text} and not found.compared
+
+
+def test_a_write_to_no_element(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.zeros(8)})
+    model = torch.nn.ParameterDict({"a": torch.zeros(8)})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        weight, own = of_file(weights), model["a"].data
+        for part in (slice(0, 3), slice(3, 3), slice(4, 8)):
+            own[part].copy_(weight[part])
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.not_compared == {"a": "1 of its elements are from no file"}
 
 
 def zeroed_first(weight: torch.Tensor, target: torch.Tensor) -> None:
