@@ -232,8 +232,7 @@ class Watch(TorchDispatchMode):
         if not changed:
             if types and any(map(_is_divided, tensors_in((args, kwargs)))):
                 return NotImplemented  # then the subclass runs others, which are seen, too
-            if func.namespace != "aten":
-                args, kwargs = self._lend(func, args, kwargs)
+            args, kwargs = self._lend(func, args, kwargs)
             result = func(*args, **kwargs)
             self._origins.follow(func, args, kwargs, written, result)
             return result
@@ -255,7 +254,7 @@ class Watch(TorchDispatchMode):
         def swapped(value: Any, others: dict[int, torch.Tensor]) -> Any:
             return tree_map_only(torch.Tensor, lambda each: others.get(id(each), each), value)
 
-        args, kwargs = swapped((args, kwargs), copies)
+        args, kwargs = self._lend(func, *swapped((args, kwargs), copies))
         result = func(*args, **kwargs)
         rest = [each for each in written if id(each) not in copies]
         self._origins.follow(func, args, kwargs, rest, result)
@@ -265,6 +264,8 @@ class Watch(TorchDispatchMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with copies of watched tensors: not all declare what they write."""
+        if func.namespace == "aten":
+            return args, kwargs
 
         def lent(tensor: torch.Tensor) -> torch.Tensor:
             if not (owners := self._owners(tensor)):

@@ -412,6 +412,17 @@ def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]])
     torch._foreach_copy_([model.weight.data], [of_file(weights)])
 
 
+@torch.library.custom_op("attest_test::clear_both", mutates_args=["one"])
+def clear_both(one: torch.Tensor, other: torch.Tensor) -> None:
+    one.zero_()
+    other.zero_()  # which it does not declare
+
+
+def by_custom_op(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    clear_both(model.weight.data[:1], model.weight.data[1:])
+
+
 def kept_under_expanded(
     model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
 ) -> None:
@@ -465,6 +476,7 @@ def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torc
     "load",
     [
         overlapping,
+        by_custom_op,
         kept_under_expanded,
         kept_in_statistics,
         as_statistics,
