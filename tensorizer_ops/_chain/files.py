@@ -12,9 +12,11 @@ from functools import partial
 from itertools import islice
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import SIGNATURE, Folder
+from tensorizer_ops._base.folder import SIGNATURE, Folder, unsigned
+from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, newest, opened, read_each
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
+from tensorizer_ops._dcp.signatures import Signatures
 from tensorizer_ops._front.inspection import File
 
 # Of the metadata of a step: its name, so that no other one can take its place.
@@ -36,19 +38,25 @@ def verify_step(
     With ``share``, the number and the count of those who verify, only every so many-th file.
     """
     number, count = share
-    file = check_name(folder, entry, options)
     if entry.ranks:
-        # Of the file that was checked: another one may be in its place by now.
-        listed = files_of_ranks(file, f"{entry.file!r} in {folder.label}")
-        for name, root in list(listed.items())[number::count]:
-            verify_file_of_rank(folder, f"{entry.name}/{name}", root, options, verify, threads)
-    elif number == 0:
+        # The files of the list that was checked: another one may be in its place by now.
+        ranks = _Ranks.of_step(folder, entry, options)
+        for check in list(ranks.checks(verify, threads).values())[number::count]:
+            check()
+        return
+    file = check_name(folder, entry, options)
+    if number == 0:
         file.verify(verify, threads)
 
 
 def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
     """Open the file that makes a step a checkpoint; raise if it is that of another step."""
-    file = opened(folder, entry.file, options)
+    if entry.ranks:
+        return _Ranks.of_step(folder, entry, options).list
+    return _named(opened(folder, entry.file, options), folder, entry)
+
+
+def _named(file: File, folder: Folder, entry: Entry) -> File:
     if file.metadata().get(STEP_KEY) != entry.name:
         raise errors.InvalidFormat(
             f"{entry.file!r} in {folder.label} is not what was saved as step {entry.step}"
@@ -56,10 +64,40 @@ def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
     return file
 
 
-def files_of_ranks(file: File, label: str) -> dict[str, str | None]:
+class _Ranks:
+    """The files of a checkpoint of many ranks."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._signatures = Signatures(folder)
+        self.list = opened(folder, FILE, self._signatures.loads(FILE))
+
+    @classmethod
+    def of_step(cls, folder: Folder, entry: Entry, options: dict[str, str]) -> _Ranks:
+        ranks = cls(Folder(folder.uri(entry.name), options))
+        _named(ranks.list, folder, entry)
+        return ranks
+
+    def checks(self, verify: str, threads: int) -> dict[str, Callable[[], object]]:
+        """Return what verifies each of the other files."""
+        files, roots = _listed(self.list, f"{FILE!r} in {self._folder.label}")
+        return {file: partial(self._verify, file, roots, verify, threads) for file in files}
+
+    def _verify(self, name: str, roots: dict[str, str], verify: str, threads: int) -> None:
+        """Verify a file, and that it has the place that it was saved to."""
+        file = opened(self._folder, name, self._signatures.loads(name, roots))
+        if file.metadata().get(NAME_KEY) != name:
+            raise errors.InvalidFormat(
+                f"{name!r} in {self._folder.label} is not the file that a rank has saved under "
+                "this name"
+            )
+        file.verify(verify, threads)
+
+
+def _listed(file: File, label: str) -> tuple[list[str], dict[str, str]]:
     """Return the files that a checkpoint of many ranks lists.
 
-    They have the root digests of signatures of their own.
+    Also returns the root digests of those with signatures of their own.
     """
     try:
         found = json.loads(file.metadata()[KEY])
@@ -69,31 +107,11 @@ def files_of_ranks(file: File, label: str) -> dict[str, str | None]:
             raise ValueError("it names what is no file of a rank")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise errors.InvalidFormat(f"{label}: the list of files is damaged: {error}") from error
-    return {file: roots.get(file) for file in files}
-
-
-def verify_file_of_rank(
-    folder: Folder,
-    name: str,
-    root: str | None,
-    options: dict[str, str],
-    verify: str,
-    threads: int,
-) -> None:
-    """Verify a file, and that it has the place that it was saved to."""
-    is_alone = "trust" in options and "signature" not in options and folder.has(name + SIGNATURE)
-    if is_alone and root is not None:
-        options = {**options, "subject": root}
-    file = opened(folder, name, options)
-    if file.metadata().get(NAME_KEY) != name.rpartition("/")[2]:
-        raise errors.InvalidFormat(
-            f"{name!r} in {folder.label} is not the file that a rank has saved under this name"
-        )
-    file.verify(verify, threads)
+    return files, roots
 
 
 def checks_of(
-    folder: Folder, options: dict[str, str], verify: str, threads: int
+    uri: Target, options: dict[str, str], verify: str, threads: int
 ) -> dict[str, Callable[[], object]]:
     """Return what verifies each part of a chain, or of a checkpoint of many ranks, by its name.
 
@@ -101,6 +119,7 @@ def checks_of(
     What is wrong with one is what its check raises, even if the file is whole by then: the parts
     are not known.
     """
+    folder = Folder(uri, unsigned(options))
     how = (options, verify, threads)
     checks: dict[str, Callable[[], object]] = {}
     if any(map(folder.has, FILES)):
@@ -112,12 +131,10 @@ def checks_of(
             checks["steps"] = partial(_raise_no_steps, folder)
     elif folder.has(FILE) or _has_files_of_ranks(folder):
         try:
-            files = files_of_ranks(opened(folder, FILE, options), f"{FILE!r} in {folder.label}")
+            files = _Ranks(Folder(uri, options)).checks(verify, threads)
         except DAMAGE as error:
             return {FILE: partial(_raise_if_error, error)}
-        checks[FILE] = partial(_raise_if_error, None)
-        for file, root in files.items():
-            checks[file] = partial(verify_file_of_rank, folder, file, root, *how)
+        checks = {FILE: partial(_raise_if_error, None), **files}
     return checks
 
 

@@ -68,7 +68,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
         folder = Folder(uri, unsigned(options))
         if folder.path is not None and not os.path.isdir(folder.path):
             return []
-        found = checks_of(folder, options, given.verify, given.threads or 0)
+        found = checks_of(uri, options, given.verify, given.threads or 0)
         is_signed = "trust" in options and ("signature" in options or folder.has(BUNDLE))
         if "trust" in options and (found or folder.path is not None):
             _core.refuse_name_of_file(uri)

@@ -43,6 +43,7 @@ from tensorizer_ops._base.targets import Target
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.description import Place, Places, described, understood
 from tensorizer_ops._dcp.reading import Wanted, check_place, fill, opened
+from tensorizer_ops._dcp.signatures import Signatures
 from tensorizer_ops._dcp.staging import Copies
 from tensorizer_ops._front.load_save import save
 
@@ -64,7 +65,7 @@ class _Current(threading.local):
     def __init__(self) -> None:
         self.texts: Mapping[str, str] = {}  # the metadata that was read
         self.folder: Folder | None = None  # that is being read
-        self.have_signatures = False  # whether its files have signatures of their own
+        self.signatures: Signatures | None = None  # of its files
         self.signed_as = ""  # what is different for other checkpoints that are signed
         self.readers: dict[str, Any] = {}  # that HuggingFaceStorageReader has opened
 
@@ -294,9 +295,7 @@ class TensorizerStorageReader(_Place, StorageReader):
         """Return what is in the checkpoint."""
         self._current.folder = None
         folder = self._folder()
-        folder.refuse_name_of_file()
-        is_signed = folder.policy is not None
-        self._current.have_signatures = is_signed and folder.has_signature(FILE)
+        self._current.signatures = Signatures(folder)
         reader = torch.classes.tensorizer.Reader(folder.uri(FILE), self._loads(FILE))
         texts = self._current.texts = reader.metadata()
         self._current.signed_as = torch.classes.tensorizer._Internals(reader).signed_as()
@@ -343,20 +342,10 @@ class TensorizerStorageReader(_Place, StorageReader):
 
     def _loads(self, file: str) -> dict[str, str]:
         """Return the options to load a file with, which let no other take its place."""
-        folder = self._folder()
-        if folder.policy is None:
+        signatures = self._current.signatures
+        if signatures is None or self._folder().policy is None:
             return self._options
-        if not self._current.have_signatures:
-            return folder.loads
-        if file == FILE:
-            return folder.own_loads(file)
-        root = self._current.places.roots.get(file)
-        if root is None:
-            raise errors.Crypto(
-                f"{FILE!r} in {folder.label} does not list what is signed of {file!r}: sign the "
-                "folder, and remove the signatures of its files"
-            )
-        return folder.own_loads(file, root)
+        return signatures.loads(file, self._current.places.roots)
 
     def _opened(self, file: str) -> Any:
         return opened(self._folder().uri(file), file, self._loads(file))

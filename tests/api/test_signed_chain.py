@@ -152,9 +152,8 @@ def test_a_checkpoint_beside_a_model(root: Path, signer: Signer) -> None:
 def test_checkpoints_whose_files_have_their_own_signatures(root: Path, signer: Signer) -> None:
     """They hide no model that was changed, and no other file in their place hides them."""
     writer = checkpoint.TensorizerStorageWriter(root)
+    writer.sign = signer.private
     torch.distributed.checkpoint.save(state_of(1), storage_writer=writer, no_dist=True)
-    for file in [*root.iterdir()]:
-        tensorizer_ops.sign(file, key=signer.private)
     command = ("verify", "-o", f"trust=file:{signer.public}", root)
     assert "checkpoint.tensors: OK" in run(*command).stdout
     model = root / "model.safetensors"
@@ -167,6 +166,37 @@ def test_checkpoints_whose_files_have_their_own_signatures(root: Path, signer: S
     (root / "checkpoint.tensors").unlink()
     tensorizer_ops.save(model, {"w": torch.zeros(3)})
     run(*command, status=1)
+
+
+def test_checkpoints_whose_files_were_signed_one_by_one(root: Path, signer: Signer) -> None:
+    writer = checkpoint.TensorizerStorageWriter(root)
+    torch.distributed.checkpoint.save(state_of(1), storage_writer=writer, no_dist=True)
+    for file in [*root.iterdir()]:
+        tensorizer_ops.sign(file, key=signer.private)
+    refused = "does not list what is signed of 'rank-0-"
+    assert refused in run("verify", "-o", f"trust=file:{signer.public}", root, status=1).stderr
+    with pytest.raises(errors.Crypto, match=refused):
+        checkpoint.load(root, options=signer.options)
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "chain"])
+def test_a_file_of_another_signed_checkpoint(
+    root: Path, signer: Signer, tmp_path: Path, what: str
+) -> None:
+    """The bundle of a folder does not take the place of the signature that the list names."""
+    (entry,) = signed_of_ranks(root, signer, 1)
+    (file,) = (root / entry.name).glob("rank-*.tensors")
+    place = root if what == "chain" else root / entry.name
+    command = ("verify", "-o", f"trust=file:{signer.public}", place)
+    run(*command)
+    other = tmp_path / "other"
+    metadata = tensorizer_ops.metadata(file)
+    changed = {name: tensor + 1 for name, tensor in tensorizer_ops.load(file, copy=True).items()}
+    tensorizer_ops.save(other / file.name, changed, metadata=metadata)
+    tensorizer_ops.sign(other, key=signer.private)
+    shutil.copytree(other, file.parent, dirs_exist_ok=True)
+    file.with_name(file.name + ".sig").unlink()
+    assert f"{file.name}.sig" in run(*command, status=1).stderr
 
 
 def test_a_step_that_is_replaced_after_it_was_verified(
