@@ -13,6 +13,7 @@ policy trusts has signed::
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import urllib.parse
 from collections.abc import Sequence
@@ -218,8 +219,8 @@ def verify(
     place = _place_of(model, unsigned(given))
     if place.only is None:
         _core.refuse_name_of_file(place.uri)
-    bundle = place.bundle if signature is None else to_uri(signature)
-    own = None if signature or place.only is None else place.only + SIGNATURE
+    bundle = _bundle_of(place, signature)
+    own = None if signature is not None or place.only is None else place.only + SIGNATURE
     if own is not None and not place.folder.has(own):
         bundle = place.folder.below(BUNDLE)
     signer, subject, _, listed, ignored = _core.open_signature(
@@ -242,7 +243,7 @@ def verify(
         source = _core.RemoteBytes(
             place.uri_of(name), as_pairs(given), 0, None, PIECE, access, whole=True
         )
-        if _is_index(read_through(source)) and place.only is not None:
+        if _is_index(name, read_through(source)) and place.only is not None:
             raise errors.InvalidArgument(
                 f"{name!r} is the index of a model in several files: give their folder"
             )
@@ -298,7 +299,7 @@ def sign(
     place = _place_of(model, unsigned(for_loads(options)))
     if not _is_text(place.name):
         raise errors.InvalidArgument(f"{place.name!r} cannot be signed: its name is not UTF-8")
-    target = place.bundle if signature is None else to_uri(signature)
+    target = _bundle_of(place, signature)
     left_out = dict.fromkeys([*NEVER_SIGNED, *ignore])
     folder = place.folder.path
     if place.only is None and place.folder.names_from(target, None)[0]:
@@ -345,7 +346,7 @@ def sign(
             threads,
         )
     # Others may have put a link under its usual name.
-    own = {} if signature else {"replace_links": "true"}
+    own = {} if signature is not None else {"replace_links": "true"}
     write_signature(text, target, own | for_saves(options))
     return root_of(text)
 
@@ -393,8 +394,29 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _is_index(start: bytes) -> bool:
-    return start.lstrip().startswith(b"{") and b'"weight_map"' in start
+def _bundle_of(place: _Place, signature: Target | None) -> str:
+    """Return the URI of the bundle, which is beside the model if none is given."""
+    if signature is None:
+        return place.bundle
+    uri = to_uri(signature)
+    if not uri:
+        raise errors.InvalidArgument("signature is empty: leave it out, or name a bundle")
+    return uri
+
+
+def _is_index(name: str, text: bytes) -> bool:
+    """Return whether loads take a file for the index of several, from its text if it is JSON."""
+    if not text:
+        return False
+    if name.lower().endswith(".index.json") or b'"weight_map"' in text:
+        return True
+    try:
+        found = json.loads(text.decode(errors="replace"), strict=False, parse_int=str)
+        return "weight_map" in found
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
 
 
 def _pem_of(argument: str, given: Pem) -> str:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.folder import BUNDLE, Folder
+from tensorizer_ops._base.folder import BUNDLE, LIMIT, Folder
 
 PIECE = 4 << 20
 
@@ -27,13 +27,16 @@ def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
 
 
 def read_through(source: _core.RemoteBytes) -> bytes:
-    """Read a file, which compares all of it with what is signed; return how it begins."""
-    piece = bytearray(PIECE)
-    at = source.read_into(0, piece)
-    start = bytes(piece[:at])
+    """Read a file, which compares all of it with what is signed; return it if it may be JSON."""
+    piece, text = bytearray(PIECE), bytearray()
+    at, may_be_json = 0, False
     while count := source.read_into(at, piece):
+        if at == 0:
+            may_be_json = piece[:count].lstrip().startswith(b"{")
+        if may_be_json and at <= LIMIT:
+            text += memoryview(piece)[:count]
         at += count
-    return start
+    return bytes(text)
 
 
 def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:

@@ -653,6 +653,29 @@ def test_an_index_is_verified_with_its_files(model: Path, signer: Signer) -> Non
     assert "index" in trust.verify(model, policy=signer.options["trust"]).files
 
 
+@pytest.mark.parametrize("before", [0, 9_000_000])
+def test_an_index_whose_key_is_escaped(model: Path, signer: Signer, before: int) -> None:
+    index = model / "m.json"
+    text = (model / "m.safetensors.index.json").read_bytes()
+    key = b'"a": "' + before * b"b" + rb'", "weight\u005fmap"'
+    index.write_bytes(text.replace(b'"weight_map"', key))
+    tensorizer_ops.sign(index, key=signer.private)
+    with pytest.raises(ValueError, match="index of a model in several files"):
+        trust.verify(index, policy=signer.options["trust"])
+    (model / "config.json").write_text('{"a": 1}')
+    tensorizer_ops.sign(model / "config.json", key=signer.private)
+    trust.verify(model / "config.json", policy=signer.options["trust"])
+
+
+def test_a_signature_that_is_empty(model: Path, signer: Signer) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    for file in (model, model / "m.tensors"):
+        with pytest.raises(ValueError, match="signature is empty"):
+            trust.verify(file, policy=signer.options["trust"], signature="")
+        with pytest.raises(ValueError, match="signature is empty"):
+            tensorizer_ops.sign(file, key=signer.private, signature="")
+
+
 @pytest.mark.parametrize("option", ["trust", "signature"])
 def test_options_that_verify_has_as_arguments(model: Path, signer: Signer, option: str) -> None:
     tensorizer_ops.sign(model, key=signer.private)
