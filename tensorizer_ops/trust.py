@@ -282,7 +282,8 @@ def sign(
         shard_size: bytes of a part; by default 1 MiB for up to 16 GB, and more for more, so that
             the bundle has at most 8 MB.
         ignore: files and folders, relative to the model, that are left out. Loads that trust the
-            signature never use them.
+            signature never use them, and vLLM and SGLang refuse a folder that has them, except
+            READMEs, licenses and pictures.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: options as for loads and saves, for files on servers.
         progress: called with the bytes read so far and the bytes to read in all.

@@ -73,6 +73,7 @@ class Folder:
         self._lock = threading.RLock()  # all threads of a load go by one bundle
         self._listed: list[str] | None = None
         self._left_out: list[str] = []
+        self._ignored: list[str] = []
         self._saves = as_pairs(for_saves(options))
         # Files of the Hub are of one commit, whatever is pushed meanwhile.
         self._access = _core.SharedAccess()
@@ -136,8 +137,8 @@ class Folder:
             self._given.update(counted, signature=bundle, subject=root)
             listed = self.listed(prefix, [name for name, _ in files])
             self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
-            left_out = within(prefix, [*NEVER_SIGNED, *ignored])
-            self._left_out = [*left_out, *inside(self.path, bundle)]
+            self._left_out = [*within(prefix, NEVER_SIGNED), *inside(self.path, bundle)]
+            self._ignored = within(prefix, ignored)
         return self._listed
 
     def has_signature(self, name: str) -> bool:
@@ -156,9 +157,15 @@ class Folder:
 
     @property
     def left_out(self) -> list[str]:
-        """What is here, on this machine, that the bundle leaves out: also itself."""
+        """What is here, on this machine, that every bundle leaves out: also itself."""
         self.signed_files()
         return self._left_out
+
+    @property
+    def ignored(self) -> list[str]:
+        """The files and folders here that the signer left out, on whatever machine they are."""
+        self.signed_files()
+        return self._ignored
 
     def signed_weights(self) -> list[str]:
         """Return the names of the weights here that are signed, and of their indexes."""

@@ -8,20 +8,32 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.folder import BUNDLE, LIMIT, Folder
+from tensorizer_ops._base.folder import BUNDLE, LIMIT, NEVER_SIGNED, SIGNATURE, Folder
 
 PIECE = 4 << 20
+# What programs that serve a model do not read.
+_TEXTS = ("README", "LICENSE", "NOTICE")
+_HARMLESS = (".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", SIGNATURE)
+_HARMLESS_FOLDERS = {*NEVER_SIGNED, ".cache"}
 
 
 def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
     """Raise if the files in a folder are not those that are signed, and these alone.
 
-    Those that are ``loaded`` are left to their load, which compares what it reads.
+    What the signer left out may be there if it is harmless. Those that are ``loaded`` are left to
+    their load, which compares what it reads.
     """
     assert folder.path is not None
     names = folder.signed_files()
     refuse_links(folder.path, names)
-    refuse_unsigned(folder.path, names, folder.left_out, "remove them")
+    here = files_in(folder.path, folder.left_out)
+    ignored = {os.path.normpath(name) for name in folder.ignored}
+    harmless = [name for name in here if _is_below(name, ignored) and _is_harmless(name)]
+    advice = (
+        "remove them, or sign them (what the signer left out may be read as well, except READMEs, "
+        "licenses and pictures)"
+    )
+    refuse_unsigned(folder.path, names, [*folder.left_out, *harmless], advice)
     for name in sorted({*names} - {BUNDLE, *loaded}):
         read_through(folder.open(name, PIECE, whole=True))
 
@@ -37,6 +49,21 @@ def read_through(source: _core.RemoteBytes) -> bytes:
             text += memoryview(piece)[:count]
         at += count
     return bytes(text)
+
+
+def _is_below(name: str, places: set[str]) -> bool:
+    """Return whether a file, or a folder that it is in, is one of these."""
+    return any(part in places for part in itertools.accumulate(name.split("/"), os.path.join))
+
+
+def _is_harmless(name: str) -> bool:
+    """Return whether programs that serve a model do not read a file of this name."""
+    *folders, last = name.split("/")
+    if not _HARMLESS_FOLDERS.isdisjoint([*folders, last]):
+        return True
+    stem, suffix = os.path.splitext(last)
+    is_text = stem.upper().startswith(_TEXTS) and suffix.lower() in ("", ".txt")
+    return is_text or suffix.lower() in _HARMLESS
 
 
 def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:

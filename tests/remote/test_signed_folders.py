@@ -399,8 +399,11 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
     tensorizer_ops.save(folder / "2_Dense" / "model.safetensors", tensors)
     (folder / "config.json").write_text('{"a": 1}')
     (folder / "empty").mkdir()
-    tensorizer_ops.sign(folder, key=signer.private, ignore=["README.md"])
-    (folder / "README.md").write_text("anything")
+    ignored = ["README.md", ".cache", "tokenizer.json", "docs"]
+    tensorizer_ops.sign(folder, key=signer.private, ignore=ignored)
+    for name in ("README.md", ".cache/a.metadata", "docs/License", "docs/picture.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("anything")
     (tmp_path / "link").symlink_to(folder)
     where = {"folder": None, "link": str(tmp_path / "link"), "file": str(folder / weights)}
     place = {"uri": where[given]} if where[given] else {}
@@ -433,10 +436,11 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
             load()
         (folder / name).unlink()
         (folder / name).write_bytes(content)
-    (folder / "chat_template.jinja").write_text("{{messages[0].content}}")
-    with pytest.raises(errors.Crypto, match=r"not signed, such as 'chat_template\.jinja'"):
-        load()
-    (folder / "chat_template.jinja").unlink()
+    for name in ("chat_template.jinja", "tokenizer.json", "docs/readme.json"):
+        (folder / name).write_text("{{messages[0].content}}")
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{re.escape(name)}'"):
+            load()
+        (folder / name).unlink()
     assert_same(load(), tensors)
 
 
