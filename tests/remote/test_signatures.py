@@ -226,7 +226,7 @@ def test_a_folder_in_the_place_of_a_file(
         read(folder, options=signer.options)
     read(folder)
     read(f"{folder}/", options=signer.options)
-    for name in ("Other.TENSORS", "last.ckpt", "m.bin"):
+    for name in ("Other.TENSORS", "last.ckpt", "m.bin", "m.gguf", "m.tensors. ", "m.json;a"):
         folder = folder.rename(model / name)
         with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
             read(folder, options=signer.options)
@@ -241,6 +241,28 @@ def test_a_folder_in_the_place_of_a_file_on_a_server(
         tensorizer_ops.sign(web.root / "files" / place / "model.tensors", key=signer.private)
     with pytest.raises((FileNotFoundError, PermissionError)):
         tensorizer_ops.load(web.url(f"files/{name}"), options=signer.options)
+
+
+@pytest.mark.parametrize(
+    ("end", "is_file"),
+    [
+        ("m.tensors", True),
+        ("m.tensors%20", True),
+        ("m.tensors%2F", True),
+        ("m.tensors%2f.%00?a=b", True),
+        ("m.tensors;a=b;c=d#e", True),
+        ("m.tensors%3Fa=b", True),
+        ("m.tensors%252F", True),
+        ("tokenizer.model", True),
+        ("vocab.txt", True),
+        ("m.tensors/", False),
+        ("m.tensors/?a=b%2F", False),
+        ("m.tensors/b", False),
+        ("m-tensors", False),
+    ],
+)
+def test_names_of_files(end: str, is_file: bool) -> None:
+    assert _core.has_name_of_file(f"https://host/{end}") == is_file
 
 
 def test_only_the_model_that_is_pinned(

@@ -30,9 +30,16 @@ constexpr std::uint64_t kMostStart = 1 << 20;
 
 constexpr std::string_view kTensorsSuffix = ".tensors";
 
-// The suffixes of models and indexes: a folder with one may stand in the place of such a file.
-constexpr std::string_view kSuffixesOfFiles[] = {kTensorsSuffix, kSingleSuffix, ".json", ".ckpt",
-                                                 ".pt",          ".pth",        ".bin"};
+// The suffixes of files that models have: a folder with one may stand in the place of such a file.
+constexpr std::string_view kSuffixesOfFiles[] = {
+    kTensorsSuffix, kSingleSuffix, ".json", ".ckpt", ".pt",      ".pth",   ".bin", ".model", ".txt",
+    ".gguf",        ".h5",         ".onnx", ".npz",  ".msgpack", ".jinja", ".py",  ".md"};
+
+// What servers may ignore at the end of a name.
+constexpr std::string_view kIgnoredEnds{" ./\\\t\r\n\0", 8};
+
+// What begins what they may ignore there: parameters, or a query that was encoded.
+constexpr std::string_view kMarks = ";?#%";
 
 // The names that a model has in a folder on a server, where no names can be listed. The first that
 // is there is opened.
@@ -41,6 +48,10 @@ constexpr std::array<const char*, 3> kUsualNames{"model.tensors", "model.safeten
 
 // How often a model is opened that others replace in the meantime.
 constexpr int kMostTries = 16;
+
+std::string_view without_ignored_end(std::string_view name) {
+  return name.substr(0, name.find_last_not_of(kIgnoredEnds) + 1);  // npos + 1 is 0
+}
 
 // Returns how many files the model has of which this is one.
 std::uint64_t files_beside(std::string_view file) {
@@ -297,9 +308,15 @@ class Opener {
 }  // namespace
 
 bool has_name_of_file(const std::string& uri) {
-  const std::string name = lower_case(signed_path(uri));
-  return std::ranges::any_of(kSuffixesOfFiles,
-                             [&](std::string_view suffix) { return name.ends_with(suffix); });
+  const std::string path = lower_case(signed_path(uri));
+  const std::string given = lower_case(uri.substr(0, uri.find_first_of("?#")));
+  if (path.ends_with('/') && !given.ends_with("%2f")) return false;
+  const std::string_view whole = without_ignored_end(path);
+  const std::string_view name = whole.substr(whole.rfind('/') + 1);  // npos + 1 is 0
+  const std::string_view start = without_ignored_end(name.substr(0, name.find_first_of(kMarks)));
+  return std::ranges::any_of(kSuffixesOfFiles, [&](std::string_view suffix) {
+    return name.ends_with(suffix) || start.ends_with(suffix);
+  });
 }
 
 void refuse_name_of_file(const std::string& folder) {

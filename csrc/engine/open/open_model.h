@@ -21,8 +21,9 @@ namespace tensorizer {
 std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& options,
                                    Cancel& cancel);
 
-// Returns whether the name ends as those of files of models and their indexes do. With a slash
-// behind it, somebody means a folder.
+// Returns whether the name ends as those of files of models do, also if it has behind that what a
+// server may ignore: blanks, dots, encoded slashes, parameters (";a=b"). With a slash behind it,
+// somebody means a folder.
 bool has_name_of_file(const std::string& uri);
 
 // Throws Crypto for a folder with such a name. It may have been put in the place of a file that
