@@ -98,6 +98,21 @@ def apply(
         tensorizer_ops.errors.InvalidFormat: the delta is damaged.
     """
     reader = torch.classes.tensorizer.Reader(to_uri(delta), as_text(delta_options or {}))
+    how = (hashes, threads, base_options, target_options, progress)
+    return apply_opened(reader, base, target, *how)
+
+
+def apply_opened(
+    reader: Any,
+    base: Target | torch.nn.Module | Mapping[str, torch.Tensor],
+    target: Target | None,
+    hashes: Hashes | None = None,
+    threads: int = 0,
+    base_options: Options | None = None,
+    target_options: Options | None = None,
+    progress: Progress | None = None,
+) -> bool:
+    """Do what :func:`apply` does with a delta that is open."""
     if isinstance(base, (torch.nn.Module, Mapping)):
         if target is not None or hashes is not None or base_options or target_options:
             raise errors.InvalidArgument(

@@ -15,14 +15,14 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.option_uses import for_loads, for_saves
-from tensorizer_ops._base.options import Options, SecretOptions
+from tensorizer_ops._base.options import Options, SecretOptions, as_text
 from tensorizer_ops._base.targets import Target, local_path
-from tensorizer_ops._front.deltas import apply
+from tensorizer_ops._front.deltas import apply_opened
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import load
 from tensorizer_ops._front.modules import load_into
 from tensorizer_ops._front.rewrite import convert
-from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, digest_of, logger
+from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, logger
 from tensorizer_ops._versions.private import is_of_others
 
 # Errors of a delta that cannot be applied to the target: another way may be there.
@@ -247,43 +247,48 @@ class _Follower:
 
         Metadata of a file, which says how its tensors are nested, is not in the digest of a model.
         """
+        file: Any
         if entry.delta is not None:
-            uri = self._delta_to(entry)
+            file = self._delta_to(entry)
         else:
             assert entry.whole is not None
-            uri = self._place.folder.uri(entry.whole)
-            if digest_of(uri, self._place.loads, self._threads) != entry.digest:
+            file = File(self._place.folder.uri(entry.whole), self._place.loads)
+            listed = file.format().keeps_digests
+            if file.digest(self._threads, 2, listed=listed) != entry.digest:
                 raise errors.HashMismatch(
                     f"{entry.whole!r} in {self._place.label} is not version {entry.number}"
                 )
         if not self._is_file:
             return
-        wanted = File(uri, self._place.loads).metadata()
+        wanted = file.metadata()
         wanted = {key: text for key, text in wanted.items() if not key.startswith(_DELTA_KEY)}
         if File(self._target, self._target_loads).metadata() != wanted:
             raise errors.HashMismatch(
                 f"the target has other metadata than version {entry.number} in {self._place.label}"
             )
 
-    def _delta_to(self, entry: Entry) -> str:
-        """Return the URI of the delta to a version, after reading that it is one."""
+    def _delta_to(self, entry: Entry) -> Any:
+        """Open the delta to a version, and return a reader of it.
+
+        It is opened once: another signed file may have its name later.
+        """
         assert entry.delta is not None
         source = self._place.folder.uri(entry.delta)
-        made = File(source, self._place.loads).metadata().get(_TARGET_KEY)
-        if made != entry.digest:
+        reader = torch.classes.tensorizer.Reader(source, as_text(self._place.loads))
+        if reader.metadata().get(_TARGET_KEY) != entry.digest:
             raise errors.InvalidFormat(
                 f"{entry.delta!r} in {self._place.label} is no delta to version {entry.number}"
             )
-        return source
+        return reader
 
     def _apply(self, entry: Entry) -> None:
-        source = self._delta_to(entry)
-        options: dict[str, Any] = {"delta_options": self._place.loads, "threads": self._threads}
+        delta = self._delta_to(entry)
+        options: dict[str, Any] = {"threads": self._threads}
         if self._is_file:
             options["base_options"] = self._target_loads
             options["target_options"] = self._target_saves
         with self._changing(entry):
-            apply(source, self._target, **options)
+            apply_opened(delta, self._target, None, **options)
 
     def _load(self, entry: Entry) -> None:
         assert entry.whole is not None

@@ -19,6 +19,7 @@ import torch
 import tensorizer_ops
 from support.signer import IDENTITY, Signer
 from tensorizer_ops import Publisher, _core, errors, follow
+from tensorizer_ops._versions import follower as follower_module
 from tensorizer_ops._versions.listing import FILE
 from tensorizer_ops._versions.node import Node
 
@@ -183,6 +184,38 @@ def test_lists_that_go_back(
     (place / FILE).write_bytes(newer)
     # A follower that begins has not seen the newer one.
     assert [each.number for each in follow(place, {}, patience=0, options=signer.options)] == [3]
+
+
+def away(*given: Any, **how: Any) -> None:
+    raise errors.Unavailable("the server does not answer")
+
+
+def test_another_signed_delta_of_the_same_name(
+    place: Path, signer: Signer, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one was of a publish that failed."""
+    with Publisher(place, sign=signer.private) as publisher:
+        publisher.publish(state_of(1), step=1)
+        assert follower.now() == [1]
+        with monkeypatch.context() as patched:
+            patched.setattr(publisher._place, "write", away)
+            with pytest.raises(errors.Unavailable):
+                publisher.publish(state_of(666), step=2)
+        other = {path: path.read_bytes() for path in place.glob("00000002-*")}
+        publisher.publish(state_of(2), step=2)
+    assert len(other) == 2
+    opened = follower_module._Follower._delta_to
+
+    def exchanged(*given: Any) -> Any:
+        delta = opened(*given)
+        for path, content in other.items():
+            path.unlink()
+            path.write_bytes(content)
+        return delta
+
+    monkeypatch.setattr(follower_module._Follower, "_delta_to", exchanged)
+    assert follower.now() == [2]
+    assert follower.step() == 2
 
 
 def test_links_that_are_left_out_or_are_of_another_chain(

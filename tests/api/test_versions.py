@@ -461,7 +461,7 @@ def test_memory_that_an_outage_leaves_between_two_versions(
         tensors["w"][::2] = training.states[1]["w"][::2]
         (place / FILE).write_bytes(older)
 
-    Outage(monkeypatch, "apply", mix)
+    Outage(monkeypatch, "apply_opened", mix)
     assert next(versions).number == 1  # once more
     assert same(tensors, training.states[1])
     (place / FILE).write_bytes(newer)
@@ -479,7 +479,7 @@ def test_patience_that_ends_between_two_versions(
         versions = follow(place, target, patience=0)
         next(versions)
         training.publish(publisher)
-    Outage(monkeypatch, "apply", lambda: None)
+    Outage(monkeypatch, "apply_opened", lambda: None)
     with pytest.raises(errors.Unavailable, match="does not answer"):
         next(versions)
 
@@ -502,7 +502,7 @@ def test_a_file_in_place_that_an_outage_leaves_between_two_versions(
         target.write_bytes(before[:-100] + target.read_bytes()[-100:])
         (place / FILE).write_bytes(older)
 
-    monkeypatch.setattr(follower, "apply", refused)  # as in place
+    monkeypatch.setattr(follower, "apply_opened", refused)  # as in place
     Outage(monkeypatch, "convert", mix)
     assert next(versions).number == 1
     assert target.read_bytes() == before
@@ -525,7 +525,7 @@ def test_a_file_that_an_outage_does_not_change(
         kept = shutil.copy(target, tmp_path / "kept.tensors")
         training.publish(publisher)
     (place / listing_of(place).versions[0].files()[0]).unlink()
-    Outage(monkeypatch, "apply", lambda: shutil.copy(kept, target))
+    Outage(monkeypatch, "apply_opened", lambda: shutil.copy(kept, target))
     assert next(versions).number == 2
     assert same(tensorizer_ops.load(target), training.states[2])
 
