@@ -54,7 +54,8 @@ def follow(
 
     Waits while there is no newer version, nothing yet, or no answer from the server, which is
     logged. A publisher that ends, at any moment, does no harm. After an outage while tensors in
-    memory were changed, all of the model is loaded.
+    memory were changed, all of the model is loaded. If they are not a version that was returned
+    when this ends, the last error is raised.
 
     Args:
         uri: the place, as for :class:`Publisher`.
@@ -62,8 +63,7 @@ def follow(
             the first version if it is empty. A file that is a version already is brought on from
             there. Tensors keep their memory.
         interval: how many seconds to wait before the list of versions, a small file, is read again.
-        patience: ends after so many seconds without a new version; never if omitted. If tensors in
-            memory may be between two versions then, what the server did is raised.
+        patience: ends after so many seconds without a new version; never if omitted.
         stop: ends soon after this is set, by another thread.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: options as for loads, for what was published.
@@ -103,24 +103,35 @@ class _Follower:
         self._is_trusting = "trust" in self._place.loads
         # Of what the target is; None: unknown.
         self._digest = self._digest_of_file(not self._is_trusting) if self._is_file else None
-        self._is_between = False  # whether changing the target has failed
+        # Whether the target, which a change has begun, may be no version that was returned.
+        self._is_between = False
+        self._failure: errors.Error | None = None  # of the last change
         self._older: Version | None = None  # that was refused last
 
     def run(
         self, interval: float, patience: float | None, stop: threading.Event
     ) -> Iterator[Version]:
+        try:
+            yield from self._run(interval, patience, stop)
+            if self._is_between and not self._is_file and self._failure is not None:
+                raise self._failure
+        finally:
+            self._failure = None  # its traceback keeps files open
+
+    def _run(
+        self, interval: float, patience: float | None, stop: threading.Event
+    ) -> Iterator[Version]:
         since = time.monotonic()
-        away: errors.Error | None = None
-        is_told = False
+        is_away = is_told = False
         while not stop.is_set():
             version = None
             try:
                 version = self._go_on()
-                away = None
+                is_away = False
             except (errors.Unavailable, errors.TimedOut) as error:
-                if away is None:
+                if not is_away:
                     logger.warning("%s: waiting for it", str(error))
-                away = error
+                is_away = True
             if version is not None:
                 yield version
                 since = time.monotonic()
@@ -129,8 +140,6 @@ class _Follower:
             if patience is not None:
                 wait = min(wait, since + patience - time.monotonic())
                 if wait <= 0:
-                    if away is not None and self._is_between and not self._is_file:
-                        raise away
                     return
             if self._is_empty and not is_told:
                 logger.warning("nothing was published in %s yet: waiting for it", self._place.label)
@@ -164,7 +173,7 @@ class _Follower:
             if not listing.versions:
                 return None
             if self._is_between and self._is_file:
-                self._digest = self._digest_of_file(believed=False)
+                self._digest, self._is_between = self._digest_of_file(believed=False), False
             newest = listing.versions[-1].version
             if newest == self._version:
                 if self._digest == newest.digest:
@@ -173,13 +182,15 @@ class _Follower:
                 return None
             try:
                 self._go(listing)
-            except (errors.NotFound, errors.Crypto) as error:
-                # It was removed since the list was read.
-                if tries + 1 == _MOST_REMOVED or self._place.read() == content:
+            except errors.Error as error:
+                self._failure = error
+                # It may have been removed since the list was read.
+                is_gone = isinstance(error, (errors.NotFound, errors.Crypto))
+                if not is_gone or tries + 1 == _MOST_REMOVED or self._place.read() == content:
                     raise
                 logger.info("%s: reading the list again", str(error))
                 continue
-            self._version = newest
+            self._version, self._is_between, self._failure = newest, False, None
             return newest
         raise AssertionError("unreachable")
 
@@ -313,4 +324,4 @@ class _Follower:
         """Know what the target is only when changing it has succeeded."""
         self._digest, self._is_between = None, True
         yield
-        self._digest, self._is_between = entry.digest, False
+        self._digest, self._is_between = entry.digest, entry.version != self._version

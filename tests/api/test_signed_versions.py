@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -188,6 +189,34 @@ def test_lists_that_go_back(
 
 def away(*given: Any, **how: Any) -> None:
     raise errors.Unavailable("the server does not answer")
+
+
+@pytest.mark.parametrize("end", ["same list", "no list", "empty list", "older list", "stop"])
+def test_memory_that_is_no_version_at_the_end(
+    place: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    stop = threading.Event()
+    patience = 60 if end == "stop" else 0.1
+    how: dict[str, Any] = {"interval": 0.01, "patience": patience, "stop": stop}
+    versions = follow(place, {}, options=signer.options, **how)
+    with Publisher(place, sign=signer.private) as publisher:
+        for step in (1, 2):
+            publisher.publish(state_of(step), step=step)
+        assert next(versions).number == 2
+        publisher.publish(state_of(3), step=3)
+
+    def fail(*given: Any, **how: Any) -> None:
+        if end == "stop":
+            stop.set()
+        elif end == "no list":
+            (place / FILE).unlink()
+        elif end != "same list":
+            forge(place, list_of(place)["versions"][:1] if end == "older list" else [])
+        away()
+
+    monkeypatch.setattr(follower_module, "apply_opened", fail)
+    with pytest.raises(errors.Unavailable, match="does not answer"):
+        list(versions)
 
 
 def test_another_signed_delta_of_the_same_name(
