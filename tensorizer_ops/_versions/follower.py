@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
@@ -73,7 +74,7 @@ def follow(
         An iterator over the versions, each when the target has it.
 
     Raises:
-        ValueError: what was published is damaged. A file has its last version then.
+        ValueError: what was published is damaged. A file has its last version then, or a newer one.
     """
     for name, seconds in {"interval": interval, "patience": patience}.items():
         if seconds is not None and seconds < 0:
@@ -211,11 +212,15 @@ class _Follower:
 
     def _go(self, listing: Listing) -> None:
         entries = listing.versions
+        numbers = [each.number for each in entries if each.digest == self._digest]
+        if self._version is not None:
+            numbers.append(self._version.number)
+        reached = max(numbers, default=0)  # the newest version that the target may have
         deltas, whole = self._ways(entries)
         if deltas is not None:
             try:
                 for entry in deltas:
-                    self._apply(entry)
+                    self._apply(entry, self._target)
                 if not deltas and self._is_trusting:
                     self._check(entries[-1])
                 return
@@ -227,9 +232,24 @@ class _Follower:
                 logger.warning("%s: all of the model is loaded", str(error))
         if not whole:
             raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
-        self._load(whole[0])
+        if self._is_file and len(whole) > 1 and whole[0].number <= reached:
+            self._go_beside(whole)
+            return
+        self._load(whole[0], self._target)
         for entry in whole[1:]:
-            self._apply(entry)
+            self._apply(entry, self._target)
+
+    def _go_beside(self, entries: list[Entry]) -> None:
+        """Make the newest version in another file, as the first one is older than the target."""
+        path = local_path(self._target)
+        folder = os.path.dirname(os.path.realpath(path)) if path and os.path.isfile(path) else None
+        with tempfile.TemporaryDirectory(prefix=".follow-", dir=folder) as made:
+            # Its name may say what the format is.
+            file = os.path.join(made, os.path.basename(os.fsdecode(self._target)))
+            self._load(entries[0], file)
+            for entry in entries[1:-1]:
+                self._apply(entry, file)
+            self._apply(entries[-1], file, self._target)
 
     def _ways(self, entries: list[Entry]) -> tuple[list[Entry] | None, list[Entry]]:
         """Return the deltas to apply, if that is the shorter way, and the other way.
@@ -292,36 +312,40 @@ class _Follower:
             )
         return reader
 
-    def _apply(self, entry: Entry) -> None:
+    def _apply(self, entry: Entry, base: Any, target: Any = None) -> None:
+        """Make a version of the one before, in place of that if there is no ``target``."""
         delta = self._delta_to(entry)
         options: dict[str, Any] = {"threads": self._threads}
         if self._is_file:
             options["base_options"] = self._target_loads
             options["target_options"] = self._target_saves
-        with self._changing(entry):
-            apply_opened(delta, self._target, None, **options)
+        with self._changing(entry, base if target is None else target):
+            apply_opened(delta, base, target, **options)
 
-    def _load(self, entry: Entry) -> None:
+    def _load(self, entry: Entry, target: Any) -> None:
         assert entry.whole is not None
         source = self._place.folder.uri(entry.whole)
         pinned = SecretOptions({**self._place.loads, "digest": entry.digest})
-        with self._changing(entry):
+        with self._changing(entry, target):
             if self._is_file:
                 convert(
                     source,
-                    self._target,
+                    target,
                     threads=self._threads,
                     source_options=pinned,
                     target_options=self._target_saves,
                 )
-            elif isinstance(self._target, MutableMapping) and not self._target:
-                self._target.update(load(source, threads=self._threads, options=pinned))
+            elif isinstance(target, MutableMapping) and not target:
+                target.update(load(source, threads=self._threads, options=pinned))
             else:
-                load_into(self._target, source, threads=self._threads, options=pinned)
+                load_into(target, source, threads=self._threads, options=pinned)
 
     @contextmanager
-    def _changing(self, entry: Entry) -> Iterator[None]:
+    def _changing(self, entry: Entry, target: Any) -> Iterator[None]:
         """Know what the target is only when changing it has succeeded."""
+        if target is not self._target:
+            yield
+            return
         self._digest, self._is_between = None, True
         yield
         self._digest, self._is_between = entry.digest, entry.version != self._version

@@ -219,6 +219,49 @@ def test_memory_that_is_no_version_at_the_end(
         list(versions)
 
 
+@pytest.mark.parametrize("kind", ["file", "memory"])
+@pytest.mark.parametrize("second", ["damaged", "away"])
+def test_a_way_from_an_older_version_that_ends(
+    place: Path,
+    signer: Signer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    second: str,
+) -> None:
+    target: Any = tmp_path / "target" / "copy.tensors" if kind == "file" else {}
+    versions = follow(place, target, interval=0.01, patience=0.1, options=signer.options)
+    with Publisher(place, sign=signer.private) as publisher:
+        for step in (1, 2, 3):
+            publisher.publish(state_of(step), step=step)
+    assert next(versions).number == 3
+    first, older, last = list_of(place)["versions"]
+    name = last["delta"].replace("00000003", "00000004")
+    new = last | {"number": 4, "delta": name, "digest": "v2:" + "0" * 64}
+    forge(place, [first, older, last, new])
+    (place / name).write_bytes(b"damaged")
+    if second == "damaged":
+        (place / older["delta"]).write_bytes(b"damaged")
+    else:
+        opened = follower_module._Follower._delta_to
+
+        def away_then(self: Any, entry: Any) -> Any:
+            return away() if entry.number == 2 else opened(self, entry)
+
+        monkeypatch.setattr(follower_module._Follower, "_delta_to", away_then)
+    if kind == "file":
+        if second == "damaged":
+            with pytest.raises((errors.Crypto, errors.HashMismatch)):
+                list(versions)
+        else:
+            assert not list(versions)
+        assert tensorizer_ops.load(target)["w"].equal(state_of(3)["w"])
+        assert list(target.parent.iterdir()) == [target]
+    else:
+        with pytest.raises((errors.Crypto, errors.HashMismatch, errors.Unavailable)):
+            list(versions)
+
+
 def test_another_signed_delta_of_the_same_name(
     place: Path, signer: Signer, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -508,6 +508,35 @@ def test_a_file_in_place_that_an_outage_leaves_between_two_versions(
     assert target.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["copy.tensors", "copy.safetensors"])
+def test_a_way_from_an_older_version(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The file never goes back on it."""
+    training = Training()
+    target = tmp_path / "target" / name
+    seen = []
+    with Publisher(place) as publisher:
+        training.publish(publisher, 3)
+        versions = follow(place, target, patience=0)
+        assert next(versions).number == 3
+        training.publish(publisher)
+    real = follower.apply_opened
+
+    def refused_once(*given: Any, **how: Any) -> Any:
+        seen.append(int(tensorizer_ops.load(target)["step"]))
+        if len(seen) == 1:
+            raise errors.HashMismatch("the target is not what it was")
+        return real(*given, **how)
+
+    monkeypatch.setattr(follower, "apply_opened", refused_once)
+    assert next(versions).number == 4
+    assert seen == [3, 3, 3, 3]
+    assert same(tensorizer_ops.load(target), training.states[4])
+    assert list(target.parent.iterdir()) == [target]
+    assert tensorizer_ops.info(target).format == target.suffix[1:]
+
+
 def refused(*given: Any, **how: Any) -> None:
     raise errors.InvalidArgument("it is written in place")
 
