@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import threading
 import time
@@ -156,7 +157,9 @@ class _Follower:
         try:
             file = File(self._target, self._target_loads)
             listed = believed and file.format().keeps_digests
-            return file.digest(self._threads, 2, listed=listed)
+            digest = file.digest(self._threads, 2, listed=listed)
+            # Others may have put theirs where none was.
+            return digest if path is None or _stays(path) else None
         except errors.NotFound:
             return None
         except _NO_WAY as error:
@@ -349,3 +352,16 @@ class _Follower:
         self._digest, self._is_between = None, True
         yield
         self._digest, self._is_between = entry.digest, entry.version != self._version
+
+
+def _stays(path: str) -> bool:
+    """Return whether a file is there, and is not one that :func:`is_of_others`.
+
+    Looks once at its owner, as others may remove theirs between two looks.
+    """
+    try:
+        above, owner = os.stat(os.path.dirname(os.path.realpath(path))), os.stat(path).st_uid
+    except OSError:
+        return False
+    is_shared = above.st_mode & stat.S_ISVTX and above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return not is_shared or owner in (os.geteuid(), above.st_uid)

@@ -560,6 +560,29 @@ def test_a_version_that_belongs_to_another_user(
     assert (target.stat().st_uid, target.stat().st_mode & 0o022) == (0, 0)
 
 
+def test_a_version_that_another_user_puts_there_meanwhile(
+    place: Path, signer: Signer, shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to others")
+    publish(place, range(1, 2), signer.private)
+    target = shared_memory / "model.tensors"
+    shared_memory.chmod(0o1777)
+    is_of_others = follower_module.is_of_others
+
+    def planted(file: Path) -> bool:
+        found = is_of_others(file)
+        if not file.exists():
+            shutil.copy(place / list_of(place)["versions"][0]["whole"], target)
+            os.chown(target, 65534, 65534)
+        return found
+
+    monkeypatch.setattr(follower_module, "is_of_others", planted)
+    (version,) = follow(place, target, patience=0, options=signer.options)
+    assert version.number == 1
+    assert target.stat().st_uid == 0
+
+
 def lying(file: Path) -> None:
     """Change a tensor, and not the digests that the file lists."""
     data = bytearray(file.read_bytes())
