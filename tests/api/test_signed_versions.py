@@ -262,6 +262,27 @@ def test_a_way_from_an_older_version_that_ends(
             list(versions)
 
 
+def test_a_list_that_says_that_the_file_is_an_older_version(
+    place: Path, signer: Signer, tmp_path: Path
+) -> None:
+    target = tmp_path / "copy.tensors"
+    versions = follow(place, target, patience=0, options=signer.options)
+    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
+        for step in (1, 2, 3):
+            publisher.publish(state_of(step), step=step)
+    assert next(versions).number == 3
+    second, third = list_of(place)["versions"][-2:]
+    first = second | {"number": 1, "digest": third["digest"], "delta": None}
+    first["whole"] = second["whole"].replace("00000002", "00000001")
+    fourth = third | {"number": 4, "whole": None, "digest": "v2:" + "0" * 64}
+    fourth["delta"] = third["delta"].replace("00000003", "00000004")
+    forge(place, [first, second, third | {"whole": None, "digest": "v2:" + "1" * 64}, fourth])
+    (place / third["delta"]).write_bytes(b"damaged")
+    with pytest.raises(errors.HashMismatch, match="00000003"):
+        next(versions)
+    assert tensorizer_ops.load(target)["w"].equal(state_of(3)["w"])
+
+
 def test_another_signed_delta_of_the_same_name(
     place: Path, signer: Signer, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
