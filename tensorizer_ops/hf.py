@@ -22,6 +22,7 @@ from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.option_uses import for_saves
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
+from tensorizer_ops._base.private import temporary_place
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._distributed.together import same_after
@@ -222,7 +223,8 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
     import transformers
 
     folder = Folder(uri, options)
-    with tempfile.TemporaryDirectory() as made:
+    own = None if folder.policy is None else temporary_place()
+    with tempfile.TemporaryDirectory(dir=own) as made:
         here = None if folder.policy is not None else folder.path
         place = here or fetch(uri, made, options=options)
         if not any(os.path.exists(os.path.join(place, name)) for name in files.TOKENIZER_FILES):

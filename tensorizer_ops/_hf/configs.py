@@ -15,6 +15,7 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.private import temporary_place
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
 
@@ -80,7 +81,8 @@ def configs_of(
     apart = {name: kwargs.pop(name) for name in ("quantization_config",) if name in kwargs}
     kind = getattr(model_class, "config_class", None) or transformers.AutoConfig
     # A folder with nothing else in it: transformers reads no other file, on no other machine.
-    with tempfile.TemporaryDirectory() as made:
+    own = None if folder.policy is None else temporary_place()
+    with tempfile.TemporaryDirectory(dir=own) as made:
         Path(made, CONFIG).write_text(json.dumps(fields))
         try:
             config, unused = kind.from_pretrained(

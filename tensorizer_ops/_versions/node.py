@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.options import Options, as_text
+from tensorizer_ops._base.private import private_folder
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._versions.elements import NotInPlace, write_changes
 from tensorizer_ops._versions.follower import follow
 from tensorizer_ops._versions.listing import Listing, Place, logger
-from tensorizer_ops._versions.private import private_folder
 
 _NEWEST = "newest.tensors"
 _VERSION = re.compile(r"version-([0-9]+)-(v2:[0-9a-f]{64})\.tensors")

@@ -18,6 +18,7 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import at_least, checked, wrong
 from tensorizer_ops._base.options import Metadata, Options
+from tensorizer_ops._base.private import private_folder, temporary_place
 from tensorizer_ops._base.signing import Key, check_signable, copy_signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.deltas import delta
@@ -33,7 +34,6 @@ from tensorizer_ops._versions.listing import (
     file_name,
     logger,
 )
-from tensorizer_ops._versions.private import private_folder
 
 
 class Publisher:
@@ -63,7 +63,8 @@ class Publisher:
 
     Raises:
         ValueError: the server does not heed conditions, and ``fenced`` is not False.
-        PermissionError: others may write to the folder ``scratch``.
+        PermissionError: others may write to the folder ``scratch``, or replace it or, without one,
+            what is among the temporary files.
     """
 
     @checked
@@ -91,14 +92,15 @@ class Publisher:
                 "must be, so two publishers could lose each other's versions: give fenced=False if "
                 "there is never more than one"
             )
-        folder = None if scratch is None else private_folder(Path(scratch))
+        # Before it takes the place over from another publisher.
+        folder = Path(temporary_place()) if scratch is None else private_folder(Path(scratch))
         self._id = secrets.token_hex(8)
         self._number = 0  # of the last version that was published here
         self._claim()
         self._is_closed = False
         self._ends = ExitStack()
-        if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="tensorizer_ops-"))
+        if scratch is None:
+            folder = Path(tempfile.mkdtemp(prefix="tensorizer_ops-", dir=folder))
             self._ends.callback(shutil.rmtree, folder, ignore_errors=True)
         self._scratch = folder
         self._last, self._new, self._delta = (

@@ -23,6 +23,7 @@ from tensorizer_ops import Publisher, _core, errors, follow
 from tensorizer_ops._versions import follower as follower_module
 from tensorizer_ops._versions.listing import FILE
 from tensorizer_ops._versions.node import Node
+from tensorizer_ops.checkpoint import Chain
 
 KEY = "tensorizer_ops.versions"
 
@@ -443,26 +444,55 @@ def test_folders_of_others_are_not_used(
         publisher.publish(state_of(2), step=2)  # which was not taken over
 
 
+@pytest.mark.parametrize("inside", [".", "inner", "inner/deeper"])
 @pytest.mark.parametrize("change", [mode, owner])
 def test_folders_that_others_can_replace_are_not_used(
-    place: Path, signer: Signer, tmp_path: Path, change: Callable[[Path], None]
+    place: Path,
+    signer: Signer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+    inside: str,
 ) -> None:
+    """Also not where others can replace a folder further above."""
     if change is owner and os.geteuid() != 0:
         pytest.skip("only root can give files to others")
     publish(place, range(1, 2), signer.private)
     above = tmp_path / "above"
-    above.mkdir()
+    given = above / inside
+    given.mkdir(parents=True)
     change(above)
+    monkeypatch.setattr("tempfile.tempdir", str(given))
     why = r"above' (is a folder in which others may|belongs to another user, who may) replace"
     with pytest.raises(PermissionError, match=why):
-        Node(place, str(above), signer.options)
+        Node(place, str(given), signer.options)
+    for scratch in (given / "scratch", None):
+        with pytest.raises(PermissionError, match=why):
+            Publisher(place, sign=signer.private, scratch=scratch)
     with pytest.raises(PermissionError, match=why):
-        Publisher(place, sign=signer.private, scratch=above / "scratch")
-    assert not list(above.iterdir())
+        tensorizer_ops.sign(next(place.glob("0*.tensors")), key=signer.private)
+    with pytest.raises(PermissionError, match=why):
+        Chain(tmp_path / "chain", sign=signer.private).save(1, state_of(1))
+    assert not [path for path in above.rglob("*") if path.is_file()]
     if change is mode:
         above.chmod(0o1777)  # as /dev/shm and /tmp
-        Node(place, str(above), signer.options).close()
-        Publisher(place, sign=signer.private, scratch=above / "scratch").close()
+        Node(place, str(given), signer.options).close()
+        for scratch in (given / "scratch", None):
+            Publisher(place, sign=signer.private, scratch=scratch).close()
+
+
+def test_links_to_folders_are_followed_once(place: Path, signer: Signer, tmp_path: Path) -> None:
+    """Whoever may change a link above decides nothing after the start."""
+    real, given = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    given.symlink_to(real)
+    with Publisher(place, sign=signer.private, scratch=given / "scratch") as publisher:
+        given.unlink()
+        publisher.publish(state_of(1), step=1)
+    given.symlink_to(real)
+    with nodes((place, given, signer.options)) as (node,):
+        given.unlink()
+        assert node.file(1, patience=60).is_relative_to(real)
 
 
 @contextmanager

@@ -71,6 +71,21 @@ def test_models_of_transformers(
         tensorizer_ops.hf.tokenizer(uri, options=signer.options)
 
 
+def test_temporary_folders_that_others_can_replace(
+    llama: tuple[Path, Any], signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compared with a signature is not read again where others may have replaced it."""
+    folder, _ = llama
+    tensorizer_ops.sign(folder, key=signer.private)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    for load in (tensorizer_ops.hf.from_pretrained, tensorizer_ops.hf.tokenizer):
+        with pytest.raises(PermissionError, match="set TMPDIR to another folder"):
+            load(folder, options=signer.options)
+
+
 def test_a_store_that_denies_access_to_a_signed_file(model: Path, signer: Signer, s3: S3) -> None:
     """It may deny access to files that do not exist, but signed ones do."""
     (model / "generation_config.json").write_text("{}")
