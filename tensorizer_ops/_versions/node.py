@@ -12,7 +12,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.options import Options, as_text
@@ -68,9 +70,7 @@ class Node:
             self._place.read()  # what is wrong with the place raises at once
         self._accepted = self._what_is_accepted()
         name = hashlib.pbkdf2_hmac("sha256", self._accepted, b"tensorizer_ops", _ROUNDS).hex()[:16]
-        self._folder = private_folder(Path(folder, f"tensorizer_ops-{name}"))
-        self._users = open(self._folder / "users", "wb")  # noqa: SIM115, closed by close()
-        fcntl.flock(self._users, fcntl.LOCK_SH)
+        self._folder, self._users = _joined(Path(folder, f"tensorizer_ops-{name}"))
         self._error = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensorizer_ops node", daemon=True)
@@ -204,6 +204,20 @@ class Node:
             write_changes(older, file, self.changes(older, newer))
         except (NotInPlace, errors.Error) as error:  # such as no space for it
             logger.info("%s will be loaded as a whole: %s", newer.stem, str(error))
+
+
+def _joined(folder: Path) -> tuple[Path, BinaryIO]:
+    """Return the folder of the node, and a file in it that keeps others from removing it."""
+    while True:
+        folder = private_folder(folder)
+        path = folder / "users"
+        # The last process of the node may remove the folder meanwhile.
+        with contextlib.suppress(FileNotFoundError), ExitStack() as stack:
+            file = stack.enter_context(open(path, "wb"))
+            fcntl.flock(file, fcntl.LOCK_SH)
+            if os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
+                stack.pop_all()
+                return folder, file
 
 
 def _absolute(uri: str) -> str:

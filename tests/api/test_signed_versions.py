@@ -5,6 +5,7 @@ The list of versions is not signed, so all of it may be forged.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -493,6 +494,27 @@ def test_links_to_folders_are_followed_once(place: Path, signer: Signer, tmp_pat
     with nodes((place, given, signer.options)) as (node,):
         given.unlink()
         assert node.file(1, patience=60).is_relative_to(real)
+
+
+def test_the_folder_of_a_node_is_removed_while_another_begins(
+    place: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others could then make it, if it is in a folder as /dev/shm."""
+    publish(place, range(1, 2), signer.private)
+    first = Node(place, str(tmp_path / "shm"), signer.options, interval=0.01)
+    shared = first.file(1, patience=60).parent
+    flock = fcntl.flock
+
+    def late(file: Any, how: int) -> None:
+        if how == fcntl.LOCK_SH:
+            monkeypatch.undo()
+            first.close()
+        flock(file, how)
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with nodes((place, tmp_path / "shm", signer.options)) as (second,):
+        assert shared.is_dir()
+        assert second.file(1, patience=60).parent == shared
 
 
 @contextmanager
