@@ -240,6 +240,15 @@ TEST_F(IoTest, RespectsPermissions) {
     ASSERT_EQ(stat((folder_ / "f").c_str(), &status), 0);
     EXPECT_EQ(status.st_uid, 0u);
     EXPECT_EQ(status.st_mode & 022, 0u);
+    // Nor does it give its owner and mode to a file of another name.
+    ASSERT_EQ(chmod((folder_ / "f").c_str(), 0666), 0);
+    for (const unsigned owner : {0u, 12345u}) {
+      ASSERT_EQ(chown((folder_ / "f").c_str(), owner, owner), 0);
+      save(*sink(folder_ / std::to_string(owner), {.replaces = folder_ / "f"}), head_, "new");
+      ASSERT_EQ(stat((folder_ / std::to_string(owner)).c_str(), &status), 0);
+      EXPECT_EQ(status.st_uid, 0u);
+      EXPECT_EQ(status.st_mode & 022, owner == 0 ? 022u : 0u);
+    }
   }
   EXPECT_EQ(read_file(folder_ / "protected"), "old");
   chmod((folder_ / "shut").c_str(), 0755);

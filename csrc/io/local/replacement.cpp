@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/world.h"
 #include "io/local/access.h"
+#include "io/local/open.h"
 
 namespace tensorizer {
 
@@ -47,6 +48,21 @@ bool is_mount_point(int folder, const std::string& name) {
 bool is_planted(const struct stat& folder, const struct stat& target) {
   return (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0 &&
          S_ISREG(target.st_mode) && target.st_uid != geteuid() && target.st_uid != folder.st_uid;
+}
+
+// Opens a file whose access rights a new one gets. Returns an empty Descriptor if there is none, or
+// another user may have made it.
+Descriptor open_example(const std::string& path) {
+  const std::string file = follow_links(path);
+  const std::size_t name = file.rfind('/') + 1;  // npos + 1 is 0
+  const Descriptor folder =
+      open_descriptor(AT_FDCWD, name == 0 ? "." : file.substr(0, name), O_PATH | O_DIRECTORY);
+  Descriptor example = open_descriptor(folder.get(), file.substr(name), O_PATH | O_NOFOLLOW);
+  struct stat above;
+  struct stat status;
+  const bool known = fstat(folder.get(), &above) == 0 && fstat(example.get(), &status) == 0;
+  if (!known || !S_ISREG(status.st_mode) || is_planted(above, status)) return {};
+  return example;
 }
 
 }  // namespace
@@ -96,7 +112,7 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool n
   if (planted) exists = false;  // it is neither written in place nor an example
   const bool keeps = exists && S_ISREG(status.st_mode);
   Descriptor like;
-  if (!exists && !older.empty()) like = open_descriptor(AT_FDCWD, older, O_PATH);
+  if (!exists && !older.empty()) like = open_example(older);
   // Only the owner may open it until it has the access rights of the target.
   if (!made->create_file(exists, keeps || like ? 0600 : 0666, named)) return nullptr;
   if (keeps) keep_access(target.get(), path, made->file());

@@ -21,7 +21,8 @@ class Replacement {
   // it belongs to the owner of a sticky folder, or it is a mount point. A file that somebody else
   // has made in a sticky folder where others may create files counts as missing; throws
   // PermissionDenied if it cannot be replaced. `named`: the file has a hidden name at once, so that
-  // others can open it. `older`: a file whose access rights it gets if there is no target.
+  // others can open it. `older`: a file whose access rights it gets if there is no target, and
+  // if nobody else has made that in such a folder.
   static std::unique_ptr<Replacement> create(const std::string& path, bool named = false,
                                              const std::string& older = {});
 
