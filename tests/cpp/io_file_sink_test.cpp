@@ -240,7 +240,14 @@ TEST_F(IoTest, RespectsPermissions) {
     ASSERT_EQ(stat((folder_ / "f").c_str(), &status), 0);
     EXPECT_EQ(status.st_uid, 0u);
     EXPECT_EQ(status.st_mode & 022, 0u);
-    // Nor does it give its owner and mode to a file of another name.
+    // Nor is a link followed.
+    fs::create_symlink("elsewhere", folder_ / "link");
+    ASSERT_EQ(lchown((folder_ / "link").c_str(), 12345, 12345), 0);
+    EXPECT_EQ(kind_of([&] { sink(folder_ / "link"); }), ErrorKind::PermissionDenied);
+    ASSERT_EQ(lchown((folder_ / "link").c_str(), 0, 0), 0);
+    save(*sink(folder_ / "link"), head_, "data");
+    EXPECT_EQ(read_file(folder_ / "elsewhere"), head_ + "data");
+    // Nor does such a file give its owner and mode to one of another name.
     ASSERT_EQ(chmod((folder_ / "f").c_str(), 0666), 0);
     for (const unsigned owner : {0u, 12345u}) {
       ASSERT_EQ(chown((folder_ / "f").c_str(), owner, owner), 0);

@@ -65,6 +65,24 @@ bool is_in_proc(const std::string& path) {
   return stat("/proc", &proc) == 0 && lstat(path.c_str(), &link) == 0 && link.st_dev == proc.st_dev;
 }
 
+// Throws for a link that another user may have made to choose what a save writes. The rule is that
+// of fs.protected_symlinks in Linux.
+void refuse_planted_link(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
+  struct stat above;
+  struct stat link;
+  if (stat(folder.empty() ? "." : folder.c_str(), &above) != 0 || lstat(path.c_str(), &link) != 0) {
+    throw system_error(errno, "cannot save to", path);
+  }
+  const bool shared = (above.st_mode & S_ISVTX) != 0 && (above.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+  if (!shared || link.st_uid == geteuid() || link.st_uid == above.st_uid) return;
+  throw Error(ErrorKind::PermissionDenied,
+              "cannot save to " + quote(path, 4096) +
+                  ": it is a link of another user, in a folder in which all may create files: save "
+                  "to another name",
+              EACCES, path);
+}
+
 Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
   for (;;) {
     Descriptor fifo = open_descriptor(AT_FDCWD, path, O_WRONLY | O_NONBLOCK);
@@ -207,6 +225,7 @@ std::string follow_links(std::string path) {
       throw system_error(errno, "cannot save to", path);
     }
     if (is_in_proc(path)) return {};
+    refuse_planted_link(path);
     std::string target(text, static_cast<std::size_t>(length));
     if (target.starts_with('/')) {
       path = std::move(target);
