@@ -15,18 +15,19 @@ from tensorizer_ops import errors
 _OTHERS_WRITE = 0o022
 
 
-def private_folder(folder: Path) -> Path:
+def private_folder(folder: Path, *, is_signed: bool) -> Path:
     """Make a folder for this user, unless it is there, and return its path without links above it.
 
     Raises:
-        PermissionError: others may write to it, or put another one in its place. They can know its
-            name before it is made.
+        PermissionError: others may write to it, or, if what is signed will lie in it, put another
+            one in its place. They can know its name before it is made.
     """
     folder = folder.absolute()
     above = Path(os.path.realpath(folder.parent))
     above.mkdir(parents=True, exist_ok=True)
     folder = above / folder.name
-    _check_lasting(folder, "give another folder")
+    if is_signed:
+        _check_lasting(folder, "give another folder")
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:

@@ -70,7 +70,8 @@ class Node:
             self._place.read()  # what is wrong with the place raises at once
         self._accepted = self._what_is_accepted()
         name = hashlib.pbkdf2_hmac("sha256", self._accepted, b"tensorizer_ops", _ROUNDS).hex()[:16]
-        self._folder, self._users = _joined(Path(folder, f"tensorizer_ops-{name}"))
+        own = Path(folder, f"tensorizer_ops-{name}")
+        self._folder, self._users = _joined(own, is_signed="trust" in self._place.loads)
         self._error = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensorizer_ops node", daemon=True)
@@ -206,10 +207,10 @@ class Node:
             logger.info("%s will be loaded as a whole: %s", newer.stem, str(error))
 
 
-def _joined(folder: Path) -> tuple[Path, BinaryIO]:
+def _joined(folder: Path, *, is_signed: bool) -> tuple[Path, BinaryIO]:
     """Return the folder of the node, and a file in it that keeps others from removing it."""
     while True:
-        folder = private_folder(folder)
+        folder = private_folder(folder, is_signed=is_signed)
         path = folder / "users"
         # The last process of the node may remove the folder meanwhile.
         with contextlib.suppress(FileNotFoundError), ExitStack() as stack:

@@ -93,7 +93,10 @@ class Publisher:
                 "there is never more than one"
             )
         # Before it takes the place over from another publisher.
-        folder = Path(temporary_place()) if scratch is None else private_folder(Path(scratch))
+        if scratch is not None:
+            folder = private_folder(Path(scratch), is_signed=sign is not None)
+        else:
+            folder = Path(tempfile.gettempdir() if sign is None else temporary_place())
         self._id = secrets.token_hex(8)
         self._number = 0  # of the last version that was published here
         self._claim()

@@ -470,6 +470,7 @@ def test_folders_that_others_can_replace_are_not_used(
     for scratch in (given / "scratch", None):
         with pytest.raises(PermissionError, match=why):
             Publisher(place, sign=signer.private, scratch=scratch)
+    Publisher(tmp_path / "unsigned", scratch=given / "unsigned").close()
     with pytest.raises(PermissionError, match=why):
         tensorizer_ops.sign(next(place.glob("0*.tensors")), key=signer.private)
     with pytest.raises(PermissionError, match=why):
