@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import tempfile
 import threading
 import time
@@ -25,7 +24,7 @@ from tensorizer_ops._front.load_save import load
 from tensorizer_ops._front.modules import load_into
 from tensorizer_ops._front.rewrite import convert
 from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, logger
-from tensorizer_ops._versions.private import is_of_others
+from tensorizer_ops._versions.owner import is_ours
 
 # Errors of a delta that cannot be applied to the target: another way may be there.
 _NO_WAY = (errors.InvalidFormat, errors.HashMismatch, errors.InvalidArgument, errors.IsADirectory)
@@ -151,7 +150,7 @@ class _Follower:
     def _digest_of_file(self, believed: bool) -> str | None:
         """Return the digest of the target; as it lists it, which nobody signs, if ``believed``."""
         path = local_path(self._target)
-        if path is not None and is_of_others(Path(path)):
+        if path is not None and is_ours(Path(path)) is False:
             logger.warning("%r belongs to another user: it will be replaced", path)
             return None
         try:
@@ -159,7 +158,7 @@ class _Follower:
             listed = believed and file.format().keeps_digests
             digest = file.digest(self._threads, 2, listed=listed)
             # Others may have put theirs where none was.
-            return digest if path is None or _stays(path) else None
+            return digest if path is None or is_ours(Path(path)) else None
         except errors.NotFound:
             return None
         except _NO_WAY as error:
@@ -352,16 +351,3 @@ class _Follower:
         self._digest, self._is_between = None, True
         yield
         self._digest, self._is_between = entry.digest, entry.version != self._version
-
-
-def _stays(path: str) -> bool:
-    """Return whether a file is there, and is not one that :func:`is_of_others`.
-
-    Looks once at its owner, as others may remove theirs between two looks.
-    """
-    try:
-        above, owner = os.stat(os.path.dirname(os.path.realpath(path))), os.stat(path).st_uid
-    except OSError:
-        return False
-    is_shared = above.st_mode & stat.S_ISVTX and above.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return not is_shared or owner in (os.geteuid(), above.st_uid)

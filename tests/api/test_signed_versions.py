@@ -642,16 +642,16 @@ def test_a_version_that_another_user_puts_there_meanwhile(
     publish(place, range(1, 2), signer.private)
     target = shared_memory / "model.tensors"
     shared_memory.chmod(0o1777)
-    is_of_others = follower_module.is_of_others
+    is_ours = follower_module.is_ours
 
-    def planted(file: Path) -> bool:
-        found = is_of_others(file)
-        if not file.exists():
+    def planted(file: Path) -> bool | None:
+        found = is_ours(file)
+        if found is None:
             shutil.copy(place / list_of(place)["versions"][0]["whole"], target)
             os.chown(target, 65534, 65534)
         return found
 
-    monkeypatch.setattr(follower_module, "is_of_others", planted)
+    monkeypatch.setattr(follower_module, "is_ours", planted)
     (version,) = follow(place, target, patience=0, options=signer.options)
     assert version.number == 1
     assert target.stat().st_uid == 0
