@@ -1,8 +1,10 @@
-// Entering a Gate while another call is inside: on the same thread, on a worker of that thread, and
-// on other threads.
+// Entering a Gate while another call is inside: on the same thread, on a worker of that thread, on
+// other threads and in a forked child; and whom a call may wait for.
 #include "base/gate.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <optional>
@@ -54,6 +56,28 @@ TEST_F(GateTest, RefusesThoseThatWorkForItsThread) {
     if (error_of([&] { enter(cancel_); })) ++refused;
   });
   EXPECT_EQ(refused, 3);
+}
+
+TEST_F(GateTest, IsEmptyInAForkedChild) {
+  const Gate::Entry entry(gate_, calling_thread(), cancel_);
+  const pid_t child = fork();
+  if (child == 0) _exit(error_of([&] { enter(cancel_); }) ? 1 : 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// The other thread may itself wait for the call that the hook has interrupted.
+TEST_F(GateTest, HoldsUpNobodyButCallsOfHooks) {
+  Cancel job;
+  Cancel others;
+  std::optional<Gate::Entry> entry;
+  std::thread([&] { entry.emplace(gate_, calling_thread(), others); }).join();
+  EXPECT_FALSE(gate_.holds_up(job));
+  const WorksFor in_hook({calling_thread(), true});
+  EXPECT_TRUE(gate_.holds_up(job));
+  EXPECT_FALSE(gate_.holds_up(others));
+  run_workers(2, job, [&] { EXPECT_TRUE(gate_.holds_up(job)); });
 }
 
 TEST_F(GateTest, LetsOtherThreadsInOneAfterAnother) {
