@@ -128,6 +128,10 @@ void define_errors() {
   nanobind::object make = nanobind::module_::import_("tensorizer_ops.errors").attr("_make");
   make_exception = make.release().ptr();
   nanobind::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    if (!thrown) {  // it is none of C++: nanobind has caught what ends the thread
+      outlive_python();
+      std::terminate();
+    }
     try {
       std::rethrow_exception(thrown);
     } catch (const python_error& error) {

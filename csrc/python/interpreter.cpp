@@ -29,6 +29,10 @@ void find_main_thread() {
   main_thread = nanobind::cast<pthread_t>(threading.attr("main_thread")().attr("ident"));
 }
 
+void outlive_python() {
+  while (!python_is_running() && !on_main_thread()) pause();
+}
+
 bool on_main_thread() { return pthread_self() == main_thread || gettid() == getpid(); }
 
 }  // namespace tensorizer

@@ -33,6 +33,11 @@ class Gil {
   const PyGILState_STATE state_;
 };
 
+// While Python shuts down, it ends each thread that wants the GIL, by an exception that unwinds the
+// stack, which the functions of C++ between it and the thread's start do not let through: the
+// process would be aborted. Here, such a thread waits for the end of the process instead.
+void outlive_python();
+
 // Says that the module is being imported, by any thread.
 void find_main_thread();
 

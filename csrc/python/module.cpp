@@ -48,18 +48,16 @@ constexpr std::chrono::seconds kPatience{5};
 
 std::terminate_handler terminate_before = nullptr;
 
-// While Python shuts down, it ends each thread that wants the GIL, by an exception that unwinds the
-// stack, which the functions of C++ between it and the thread's start do not let through: the
-// process would be aborted. Such a thread waits here for the end of the process instead.
-void outlive_python() {
+// Also called for a thread that Python has ended.
+void terminate() {
   const bool is_unwound = abi::__cxa_current_exception_type() == nullptr;
-  while (is_unwound && !python_is_running() && !on_main_thread()) pause();
+  if (is_unwound) outlive_python();
   terminate_before();
 }
 
 void end_calls_at_exit() {
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
-    terminate_before = std::set_terminate(&outlive_python);
+    terminate_before = std::set_terminate(&terminate);
     const nb::gil_scoped_release no_gil;
     end_calls(kPatience);
   }));
