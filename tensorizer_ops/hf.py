@@ -223,7 +223,7 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
     import transformers
 
     folder = Folder(uri, options)
-    own = None if folder.policy is None else temporary_place()
+    own = temporary_place(is_signed=folder.policy is not None)
     with tempfile.TemporaryDirectory(dir=own) as made:
         here = None if folder.policy is not None else folder.path
         place = here or fetch(uri, made, options=options)

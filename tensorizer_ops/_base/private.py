@@ -42,14 +42,15 @@ def private_folder(folder: Path, *, is_signed: bool) -> Path:
     return folder
 
 
-def temporary_place() -> str:
+def temporary_place(*, is_signed: bool) -> str:
     """Return the folder for temporary files, without links, for ``dir`` of ``tempfile``.
 
     Raises:
-        PermissionError: others may replace what is made in it.
+        PermissionError: what is signed will lie in it, and others may replace that.
     """
     place = Path(os.path.realpath(tempfile.gettempdir()))
-    _check_lasting(place / "tensorizer_ops-*", "set TMPDIR to another folder")
+    if is_signed:
+        _check_lasting(place / "tensorizer_ops-*", "set TMPDIR to another folder")
     return str(place)
 
 

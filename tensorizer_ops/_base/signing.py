@@ -45,7 +45,9 @@ def check_signable(folder: Folder) -> None:
 @contextmanager
 def signed(folder: Folder, name: str, key: Key, options: Options) -> Iterator[ToSign]:
     """Give a file of this machine to save to; afterwards, copy it into the folder, signed."""
-    with tempfile.TemporaryDirectory(prefix="tensorizer_ops-", dir=temporary_place()) as own:
+    with tempfile.TemporaryDirectory(
+        prefix="tensorizer_ops-", dir=temporary_place(is_signed=True)
+    ) as own:
         of_content = {n: v for n, v in as_text(options).items() if n in _OF_CONTENT}
         file = ToSign(Path(own, "file.tensors"), SecretOptions(of_content))
         yield file
@@ -81,7 +83,7 @@ def root_of(text: str) -> str:
 
 def write_signature(text: str, uri: str, options: Options) -> None:
     """Write a bundle."""
-    with tempfile.NamedTemporaryFile(dir=temporary_place()) as file:
+    with tempfile.NamedTemporaryFile(dir=temporary_place(is_signed=True)) as file:
         file.write(text.encode())
         file.flush()
         _core.upload(to_uri(Path(file.name)), uri, as_pairs(options))

@@ -81,8 +81,8 @@ def configs_of(
     apart = {name: kwargs.pop(name) for name in ("quantization_config",) if name in kwargs}
     kind = getattr(model_class, "config_class", None) or transformers.AutoConfig
     # A folder with nothing else in it: transformers reads no other file, on no other machine.
-    own = None if folder.policy is None else temporary_place()
-    with tempfile.TemporaryDirectory(dir=own) as made:
+    place = temporary_place(is_signed=folder.policy is not None)
+    with tempfile.TemporaryDirectory(dir=place) as made:
         Path(made, CONFIG).write_text(json.dumps(fields))
         try:
             config, unused = kind.from_pretrained(

@@ -93,10 +93,11 @@ class Publisher:
                 "there is never more than one"
             )
         # Before it takes the place over from another publisher.
+        is_signed = sign is not None
         if scratch is not None:
-            folder = private_folder(Path(scratch), is_signed=sign is not None)
+            folder = private_folder(Path(scratch), is_signed=is_signed)
         else:
-            folder = Path(tempfile.gettempdir() if sign is None else temporary_place())
+            folder = Path(temporary_place(is_signed=is_signed))
         self._id = secrets.token_hex(8)
         self._number = 0  # of the last version that was published here
         self._claim()
