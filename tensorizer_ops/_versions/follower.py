@@ -23,7 +23,7 @@ from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import load
 from tensorizer_ops._front.modules import load_into
 from tensorizer_ops._front.rewrite import convert
-from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, logger
+from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, digest_of, logger
 from tensorizer_ops._versions.owner import is_ours
 
 # Errors of a delta that cannot be applied to the target: another way may be there.
@@ -155,8 +155,7 @@ class _Follower:
             return None
         try:
             file = File(self._target, self._target_loads)
-            listed = believed and file.format().keeps_digests
-            digest = file.digest(self._threads, 2, listed=listed)
+            digest = digest_of(file, self._threads, believed=believed)
             # Others may have put theirs where none was.
             return digest if path is None or is_ours(Path(path)) else None
         except errors.NotFound:
@@ -286,8 +285,7 @@ class _Follower:
         else:
             assert entry.whole is not None
             file = File(self._place.folder.uri(entry.whole), self._place.loads)
-            listed = file.format().keeps_digests
-            if file.digest(self._threads, 2, listed=listed) != entry.digest:
+            if digest_of(file, self._threads) != entry.digest:
                 raise errors.HashMismatch(
                     f"{entry.whole!r} in {self._place.label} is not version {entry.number}"
                 )

@@ -96,10 +96,9 @@ def file_name(number: int, publisher: str, kind: str = "") -> str:
     return f"{number:08d}-{publisher}{kind}.tensors"
 
 
-def digest_of(target: Target, options: Options, threads: int) -> str:
-    """Return the digest of the model in a file."""
-    file = File(target, options)
-    return file.digest(threads, 2, listed=file.format().keeps_digests)
+def digest_of(file: File, threads: int, *, believed: bool = True) -> str:
+    """Return the digest of the model in a file; as it lists it, if that is ``believed``."""
+    return file.digest(threads, 2, listed=believed and file.format().keeps_digests)
 
 
 class Place:

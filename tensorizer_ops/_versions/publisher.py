@@ -22,6 +22,7 @@ from tensorizer_ops._base.private import private_folder, temporary_place
 from tensorizer_ops._base.signing import Key, check_signable, copy_signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.deltas import delta
+from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import save
 from tensorizer_ops._front.rewrite import convert
 from tensorizer_ops._versions.listing import (
@@ -292,7 +293,7 @@ class Publisher:
         )
 
     def _digest(self, path: Path) -> str:
-        return digest_of(path, self._place.encryption(), self._threads)
+        return digest_of(File(path, self._place.encryption()), self._threads)
 
     def _has(self, digest: str) -> bool:
         """Return whether the last version is here."""
