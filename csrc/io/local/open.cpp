@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/local/access.h"
 #include "io/local/missing_file.h"
 #include "io/uri.h"
 
@@ -65,8 +66,7 @@ bool is_in_proc(const std::string& path) {
   return stat("/proc", &proc) == 0 && lstat(path.c_str(), &link) == 0 && link.st_dev == proc.st_dev;
 }
 
-// Throws for a link that another user may have made to choose what a save writes. The rule is that
-// of fs.protected_symlinks in Linux.
+// Throws for a link that another user may have made to choose what a save writes.
 void refuse_planted_link(const std::string& path) {
   const std::string folder = path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
   struct stat above;
@@ -74,8 +74,7 @@ void refuse_planted_link(const std::string& path) {
   if (stat(folder.empty() ? "." : folder.c_str(), &above) != 0 || lstat(path.c_str(), &link) != 0) {
     throw system_error(errno, "cannot save to", path);
   }
-  const bool shared = (above.st_mode & S_ISVTX) != 0 && (above.st_mode & (S_IWGRP | S_IWOTH)) != 0;
-  if (!shared || link.st_uid == geteuid() || link.st_uid == above.st_uid) return;
+  if (!may_be_planted(above, link)) return;
   throw Error(ErrorKind::PermissionDenied,
               "cannot save to " + quote(path, 4096) +
                   ": it is a link of another user, in a folder in which all may create files: save "

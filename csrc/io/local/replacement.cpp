@@ -43,13 +43,6 @@ bool is_mount_point(int folder, const std::string& name) {
          (details.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-// Returns true if another user may have made `target` to write into what is saved there. The rule
-// is that of fs.protected_regular in Linux.
-bool is_planted(const struct stat& folder, const struct stat& target) {
-  return (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0 &&
-         S_ISREG(target.st_mode) && target.st_uid != geteuid() && target.st_uid != folder.st_uid;
-}
-
 // Opens a file whose access rights a new one gets. Returns an empty Descriptor if there is none, or
 // another user may have made it.
 Descriptor open_example(const std::string& path) {
@@ -61,7 +54,7 @@ Descriptor open_example(const std::string& path) {
   struct stat above;
   struct stat status;
   const bool known = fstat(folder.get(), &above) == 0 && fstat(example.get(), &status) == 0;
-  if (!known || !S_ISREG(status.st_mode) || is_planted(above, status)) return {};
+  if (!known || !S_ISREG(status.st_mode) || may_be_planted(above, status)) return {};
   return example;
 }
 
@@ -99,7 +92,7 @@ std::unique_ptr<Replacement> Replacement::create(const std::string& path, bool n
   if (exists && S_ISDIR(status.st_mode)) throw system_error(EISDIR, "cannot save to", path);
   struct stat above;
   if (fstat(parent, &above) != 0) throw system_error(errno, "cannot save to", path);
-  const bool planted = exists && is_planted(above, status);
+  const bool planted = exists && S_ISREG(status.st_mode) && may_be_planted(above, status);
   if (planted && !allows_rename(above, status)) {
     throw Error(ErrorKind::PermissionDenied,
                 "cannot save to " + quote(path, 4096) +
