@@ -15,9 +15,10 @@ namespace tensorizer {
 
 namespace {
 
-// The first bytes of the file that are kept to be sent again after a redirect: more than is sent
-// before the response to the head of the request arrives.
-constexpr std::size_t kKept = 4 << 20;
+// The first bytes of the file that are kept to be sent again after a redirect: more than the
+// kernels of both ends take (4 and 6 MiB by default) while the server is busy with the head of the
+// request.
+constexpr std::size_t kKept = 16 << 20;
 
 class HttpSink final : public Sink {
  public:
