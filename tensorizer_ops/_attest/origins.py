@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops._attest.compared import Compared
 from tensorizer_ops._attest.coverage import Layout
+from tensorizer_ops._attest.operations import tensors_in
 from tensorizer_ops._base.memory import (
     fills_storage,
     is_allocated_by_torch,
@@ -110,11 +111,6 @@ class Origins:
 def is_compared(weight: Weight) -> bool:
     """Return whether a weight is of the file that is being compared, and not of another one."""
     return isinstance(weight.stored, Compared) and weight.stored.is_open
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an argument or a result."""
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import operator
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Hashable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,79 +19,22 @@ from tensorizer_ops._attest.compared import (
     Attestation,
     Compared,
     Comparing,
-    Difference,
     difference,
     differing,
-    index_of,
     usable,
 )
-from tensorizer_ops._attest.coverage import Layout, Mask, uncovered
-from tensorizer_ops._attest.origins import WRITES, Origins, is_compared, tensors_in
-from tensorizer_ops._base.boxes import strides_of
+from tensorizer_ops._attest.coverage import Layout, uncovered
+from tensorizer_ops._attest.operations import tensors_in, written_by
+from tensorizer_ops._attest.origins import WRITES, Origins, is_compared
+from tensorizer_ops._attest.watched import Owners, Watched, Write
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import is_dispatched, refuse_without_memory
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
 _OTHER_MEMORY = "the loader gives it other memory"
-# What normalizations change although their schemas do not tell.
-_STATISTICS = ("running_mean", "running_var")
 # Subclasses that do not divide an operation into others on plain tensors, which a mode sees.
 _NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
-
-
-class _Watched(NamedTuple):
-    names: list[str]  # several if they are tied
-    tensor: torch.Tensor
-    span: Span
-    crc32: int
-    parts: set[Layout]  # that were compared
-    writes: list[dict[Layout, _Write]]  # the last one to each, in order; see _Watched.settle()
-    sources: set[str]  # the names of other watched tensors that it is copied from
-    differences: dict[str, Difference]  # by what it differs from
-
-    def write(self, made: _Write) -> None:
-        """Add a write, in place of one to the same part."""
-        layout = Layout.of(made.part)
-        self.parts.add(layout)
-        self.writes[-1].pop(layout, None)
-        self.writes[-1][layout] = made
-
-    def settle(self) -> None:
-        """Let later writes leave what has been written as it is, because something reads it."""
-        if self.writes[-1]:
-            self.writes.append({})
-
-    def compare(self) -> None:
-        """Find what differs from what is written last."""
-        for writes in self.writes:
-            results = {layout: made.result() for layout, made in writes.items()}
-            if any(results.values()) and _may_overlap(writes):
-                later = Mask([*writes], by_element=True)
-                for layout, made in reversed(writes.items()):
-                    if results[layout] and (covered := later.elements_of(made.part)).any():
-                        results[layout] = Difference.at(made.differing() & ~covered)
-                    later.add(layout)
-            for layout, made in writes.items():
-                if found := results[layout]:
-                    places = [_place_in(self, made.part, place) for place in found.places]
-                    known = self.differences.setdefault(made.other, Difference([], 0))
-                    known.add(places, found.count)
-
-
-class _Write(NamedTuple):
-    part: torch.Tensor
-    other: str  # what it is compared with
-    result: Callable[[], Difference | None]
-    differing: Callable[[], torch.Tensor]  # a mask of the elements in the result
-
-
-class _Group(NamedTuple):
-    """Watched tensors in one range of addresses, which no other group has."""
-
-    begin: int
-    end: int
-    watched: list[_Watched]
 
 
 class Watch(TorchDispatchMode):
@@ -129,7 +69,7 @@ class Watch(TorchDispatchMode):
         self._comparing = Comparing()
         self._origins = Origins()
         # What operations have got in place of watched tensors that they may have changed.
-        self._lent: list[tuple[_Watched, torch.Tensor, torch.Tensor, Any]] = []
+        self._lent: list[tuple[Watched, torch.Tensor, torch.Tensor, Any]] = []
         tied: dict[Hashable, list[str]] = defaultdict(list)
         for name, tensor in self._tensors.items():
             tied[identity(tensor)].append(name)
@@ -142,10 +82,10 @@ class Watch(TorchDispatchMode):
                 spans.append((names, where))
         crc32s = self._comparing.crc32s(self._data[names[0]] for names, _ in spans)
         self._watched = [
-            _Watched(names, self._data[names[0]], where, crc32, set(), [{}], set(), {})
+            Watched(names, self._data[names[0]], where, crc32, set(), [{}], set(), {})
             for (names, where), crc32 in zip(spans, crc32s, strict=True)
         ]
-        self._groups = _grouped(self._watched)
+        self._owners = Owners(self._watched)
 
     def __exit__(
         self,
@@ -173,7 +113,7 @@ class Watch(TorchDispatchMode):
             if difference(copy, tensor.detach().resolve_conj().resolve_neg()):
                 self._tell_change(watched, func)
         crc32s = self._comparing.crc32s(watched.tensor for watched in self._watched)
-        complete: dict[str, _Watched] = {}
+        complete: dict[str, Watched] = {}
         for watched, crc32 in zip(self._watched, crc32s, strict=True):
             name = watched.names[0]
             watched.compare()
@@ -201,14 +141,14 @@ class Watch(TorchDispatchMode):
                 complete[name] = watched
         self._list_compared(complete)
 
-    def _is_expected(self, watched: _Watched) -> bool:
+    def _is_expected(self, watched: Watched) -> bool:
         return any(
             name in self._stored or isinstance(self._tensors[name], torch.nn.Parameter)
             for name in watched.names
             if name not in self._unlisted
         )
 
-    def _list_compared(self, complete: dict[str, _Watched]) -> None:
+    def _list_compared(self, complete: dict[str, Watched]) -> None:
         """List tensors as compared that are copied from the file, or from listed ones."""
         found = self.attestation
         known: set[str] = set()
@@ -227,8 +167,8 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        written = list(_written(func, args, kwargs))
-        changed = [each for tensor in written for each in self._owners(tensor)]
+        written = list(written_by(func, args, kwargs))
+        changed = [each for tensor in written for each in self._owners.of(tensor)]
         if not changed:
             if types and any(map(_is_divided, tensors_in((args, kwargs)))):
                 return NotImplemented  # then the subclass runs others, which are seen, too
@@ -248,7 +188,7 @@ class Watch(TorchDispatchMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]
     ) -> Any:
         """Run an operation that may also write to other tensors, or return some."""
-        copies = {id(each): each.detach().clone() for each in written if self._owners(each)}
+        copies = {id(each): each.detach().clone() for each in written if self._owners.of(each)}
         originals = {id(copies[id(each)]): each for each in written if id(each) in copies}
 
         def swapped(value: Any, others: dict[int, torch.Tensor]) -> Any:
@@ -268,7 +208,7 @@ class Watch(TorchDispatchMode):
             return args, kwargs
 
         def lent(tensor: torch.Tensor) -> torch.Tensor:
-            if not (owners := self._owners(tensor)):
+            if not (owners := self._owners.of(tensor)):
                 return tensor
             copy = tensor.detach().resolve_conj().resolve_neg().clone()
             self._lent += [(each, tensor, copy, func) for each in owners]
@@ -277,30 +217,13 @@ class Watch(TorchDispatchMode):
         replaced: tuple[Any, ...] = tree_map_only(torch.Tensor, lent, args)
         return replaced, tree_map_only(torch.Tensor, lent, kwargs)
 
-    def _tell_change(self, watched: _Watched, func: Any) -> None:
+    def _tell_change(self, watched: Watched, func: Any) -> None:
         self.attestation.not_compared[watched.names[0]] = f"the loader changes it by {func}"
 
-    def _owners(self, tensor: torch.Tensor) -> list[_Watched]:
-        if isinstance(tensor, Weight) or (where := span(tensor)) is None:
-            return []
-        if where.begin == where.end:
-            return []
-        groups = self._groups.get(tensor.device, [])
-        found = []
-        for group in groups[bisect_right(groups, where.begin, key=lambda each: each.end) :]:
-            if group.begin >= where.end:
-                break
-            found += [
-                each
-                for each in group.watched
-                if where.begin < each.span.end and each.span.begin < where.end
-            ]
-        return found
-
-    def _compare(self, watched: _Watched, func: Any, target: torch.Tensor, *given: Any) -> None:
+    def _compare(self, watched: Watched, func: Any, target: torch.Tensor, *given: Any) -> None:
         name = watched.names[0]
         for tensor in tensors_in(given):
-            owners = self._owners(tensor)
+            owners = self._owners.of(tensor)
             is_known = _is_within(tensor, owners) or self._origins.is_of_file(tensor)
             if watched in owners or not is_known:
                 if name not in self._unlisted:
@@ -314,7 +237,7 @@ class Watch(TorchDispatchMode):
                 each.settle()
         watched.write(self._write(func, target, *given))
 
-    def _write(self, func: Any, target: torch.Tensor, *given: Any) -> _Write:
+    def _write(self, func: Any, target: torch.Tensor, *given: Any) -> Write:
         """Begin to compare what an operation would write."""
         own = target.resolve_conj().resolve_neg()
         source = given[0] if func is _aten.copy_.default else None
@@ -326,7 +249,7 @@ class Watch(TorchDispatchMode):
             expected = stored.loaded(source.which)
             if expected is None:
                 load = functools.partial(stored.load, source.which, own.device)
-                return _Write(target, other, result, lambda: differing(load(), own))
+                return Write(target, other, result, lambda: differing(load(), own))
             found = result()
         else:
             other = "what the loader makes of the file"
@@ -335,10 +258,10 @@ class Watch(TorchDispatchMode):
             expected = func(torch.empty_like(like), *given).expand_as(target)
             found = difference(expected, own)
             if like is not target:
-                return _Write(target, other, lambda: found, lambda: differing(expected, own))
+                return Write(target, other, lambda: found, lambda: differing(expected, own))
         # What is compared is not kept, and the loader may change it.
         mask = differing(expected, own) if found else torch.empty(0)
-        return _Write(target, other, lambda: found, lambda: mask)
+        return Write(target, other, lambda: found, lambda: mask)
 
 
 def unlisted_in(
@@ -351,26 +274,6 @@ def unlisted_in(
         for name, tensor in own.items()
         if name not in state and (has_memory(tensor) or _lies_elsewhere(tensor))
     }
-
-
-def _grouped(every: list[_Watched]) -> dict[torch.device, list[_Group]]:
-    groups: dict[torch.device, list[_Group]] = defaultdict(list)
-    for watched in sorted(every, key=lambda each: each.span.begin):
-        of_device = groups[watched.tensor.device]
-        begin, end = watched.span.begin, watched.span.end
-        if of_device and begin < of_device[-1].end:
-            last = of_device.pop()
-            of_device.append(
-                _Group(last.begin, max(last.end, end), [*last.watched, watched]),
-            )
-        else:
-            of_device.append(_Group(begin, end, [watched]))
-    return groups
-
-
-def _may_overlap(layouts: Iterable[Layout]) -> bool:
-    ordered = sorted(layouts, key=lambda each: each.begin)
-    return any(before.end > after.begin for before, after in pairwise(ordered))
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:
@@ -390,45 +293,7 @@ def _lies_elsewhere(tensor: torch.Tensor) -> bool:
     return not (is_lazy(tensor) or tensor.is_meta or is_plain(tensor))
 
 
-def _is_within(tensor: torch.Tensor, owners: list[_Watched]) -> bool:
+def _is_within(tensor: torch.Tensor, owners: list[Watched]) -> bool:
     """Return whether a tensor has no memory beside that of these."""
     parts = {Layout.of(each.tensor) for each in owners}
     return bool(parts) and not uncovered(Layout.of(tensor), parts)
-
-
-def _place_in(watched: _Watched, part: torch.Tensor, place: int) -> int:
-    """Return the place of an element in the whole, in row-major order."""
-    where = span(part)
-    assert where is not None
-    whole = watched.tensor
-    left = where.begin - watched.span.begin
-    left += sum(map(operator.mul, index_of(place, part.shape), part.stride())) * part.itemsize
-    left //= whole.itemsize
-    found = 0
-    row_major = dict(enumerate(strides_of(whole.shape)))
-    for dim in sorted(row_major, key=whole.stride, reverse=True):
-        index, left = divmod(left, max(whole.stride(dim), 1))
-        found += index * row_major[dim]
-    return found
-
-
-def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    declared = func._schema.arguments
-    names = [argument.name for argument in declared]
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    undeclared = _STATISTICS if _updates_statistics(func, given) else ()
-    for argument in declared:
-        is_declared = argument.alias_info is not None and argument.alias_info.is_write
-        if is_declared or argument.name in undeclared:
-            yield from tensors_in(given.get(argument.name))
-
-
-def _updates_statistics(func: Any, given: Mapping[str, Any]) -> bool:
-    """Return whether an operation changes the statistics that it gets, which no schema tells."""
-    name = func._schema.name
-    return (
-        name.startswith("aten::")
-        and ("batch_norm" in name or "instance_norm" in name)
-        and not name.endswith(("_backward", "_functional", "_no_update", "_no_training"))
-        and bool(given.get("training", given.get("use_input_stats", True)))
-    )

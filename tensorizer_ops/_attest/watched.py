@@ -1,0 +1,126 @@
+"""What is known of the tensors that a loader is watched with."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from tensorizer_ops._attest.compared import Difference, index_of
+from tensorizer_ops._attest.coverage import Layout, Mask
+from tensorizer_ops._base.boxes import strides_of
+from tensorizer_ops._base.memory import Span, span
+from tensorizer_ops._front.weight import Weight
+
+
+class Write(NamedTuple):
+    part: torch.Tensor
+    other: str  # what it is compared with
+    result: Callable[[], Difference | None]
+    differing: Callable[[], torch.Tensor]  # a mask of the elements in the result
+
+
+class Watched(NamedTuple):
+    names: list[str]  # several if they are tied
+    tensor: torch.Tensor
+    span: Span
+    crc32: int
+    parts: set[Layout]  # that were compared
+    writes: list[dict[Layout, Write]]  # the last one to each, in order; see Watched.settle()
+    sources: set[str]  # the names of other watched tensors that it is copied from
+    differences: dict[str, Difference]  # by what it differs from
+
+    def write(self, made: Write) -> None:
+        """Add a write, in place of one to the same part."""
+        layout = Layout.of(made.part)
+        self.parts.add(layout)
+        self.writes[-1].pop(layout, None)
+        self.writes[-1][layout] = made
+
+    def settle(self) -> None:
+        """Let later writes leave what has been written as it is, because something reads it."""
+        if self.writes[-1]:
+            self.writes.append({})
+
+    def compare(self) -> None:
+        """Find what differs from what is written last."""
+        for writes in self.writes:
+            results = {layout: made.result() for layout, made in writes.items()}
+            if any(results.values()) and _may_overlap(writes):
+                later = Mask([*writes], by_element=True)
+                for layout, made in reversed(writes.items()):
+                    if results[layout] and (covered := later.elements_of(made.part)).any():
+                        results[layout] = Difference.at(made.differing() & ~covered)
+                    later.add(layout)
+            for layout, made in writes.items():
+                if found := results[layout]:
+                    places = [_place_in(self, made.part, place) for place in found.places]
+                    known = self.differences.setdefault(made.other, Difference([], 0))
+                    known.add(places, found.count)
+
+
+class Owners:
+    """Finds the watched tensors that memory belongs to."""
+
+    def __init__(self, every: list[Watched]) -> None:
+        self._groups: dict[torch.device, list[_Group]] = defaultdict(list)
+        for watched in sorted(every, key=lambda each: each.span.begin):
+            groups = self._groups[watched.tensor.device]
+            begin, end = watched.span.begin, watched.span.end
+            if groups and begin < groups[-1].end:
+                last = groups.pop()
+                groups.append(_Group(last.begin, max(last.end, end), [*last.watched, watched]))
+            else:
+                groups.append(_Group(begin, end, [watched]))
+
+    def of(self, tensor: torch.Tensor) -> list[Watched]:
+        """Return the watched tensors that have some of this one's memory."""
+        if isinstance(tensor, Weight) or (where := span(tensor)) is None:
+            return []
+        if where.begin == where.end:
+            return []
+        groups = self._groups.get(tensor.device, [])
+        found = []
+        for group in groups[bisect_right(groups, where.begin, key=lambda each: each.end) :]:
+            if group.begin >= where.end:
+                break
+            found += [
+                each
+                for each in group.watched
+                if where.begin < each.span.end and each.span.begin < where.end
+            ]
+        return found
+
+
+class _Group(NamedTuple):
+    """Watched tensors in one range of addresses, which no other group has."""
+
+    begin: int
+    end: int
+    watched: list[Watched]
+
+
+def _may_overlap(layouts: Iterable[Layout]) -> bool:
+    ordered = sorted(layouts, key=lambda each: each.begin)
+    return any(before.end > after.begin for before, after in pairwise(ordered))
+
+
+def _place_in(watched: Watched, part: torch.Tensor, place: int) -> int:
+    """Return the place of an element in the whole, in row-major order."""
+    where = span(part)
+    assert where is not None
+    whole = watched.tensor
+    left = where.begin - watched.span.begin
+    left += sum(map(operator.mul, index_of(place, part.shape), part.stride())) * part.itemsize
+    left //= whole.itemsize
+    found = 0
+    row_major = dict(enumerate(strides_of(whole.shape)))
+    for dim in sorted(row_major, key=whole.stride, reverse=True):
+        index, left = divmod(left, max(whole.stride(dim), 1))
+        found += index * row_major[dim]
+    return found
