@@ -1,4 +1,4 @@
-"""Folders of this machine whose files nobody but this user writes."""
+"""Folders and files of this machine that nobody but this user writes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ def temporary_place(*, is_signed: bool) -> str:
     if is_signed:
         _check_lasting(place / "tensorizer_ops-*", "set TMPDIR to another folder")
     return str(place)
+
+
+def is_ours(file: Path) -> bool | None:
+    """Return whether nobody else has made a file where all may create some, and may change it.
+
+    A save replaces a file of others (``csrc/io/local/replacement.cpp``). ``None`` means that there
+    is no file. Its owner is looked at once: others may remove theirs at any moment.
+    """
+    try:
+        above, found = file.resolve().parent.stat(), file.stat()
+    except (OSError, ValueError, RuntimeError):  # such as a loop of links
+        return None
+    is_shared = above.st_mode & stat.S_ISVTX and above.st_mode & _OTHERS_WRITE
+    return not is_shared or found.st_uid in (os.geteuid(), above.st_uid)
 
 
 def _check_lasting(path: Path, advice: str) -> None:

@@ -17,6 +17,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions, as_text
+from tensorizer_ops._base.private import is_ours
 from tensorizer_ops._base.targets import Target, local_path
 from tensorizer_ops._front.deltas import apply_opened
 from tensorizer_ops._front.inspection import File
@@ -24,7 +25,6 @@ from tensorizer_ops._front.load_save import load
 from tensorizer_ops._front.modules import load_into
 from tensorizer_ops._front.rewrite import convert
 from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, digest_of, logger
-from tensorizer_ops._versions.owner import is_ours
 
 # Errors of a delta that cannot be applied to the target: another way may be there.
 _NO_WAY = (errors.InvalidFormat, errors.HashMismatch, errors.InvalidArgument, errors.IsADirectory)

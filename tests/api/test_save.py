@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.process import fork, wait
+from support.process import ONLY_ROOT, fork, wait
 from support.raw_parse import parse
 from support.samples import DTYPES, assert_same, raw, same, sample, zoo
 from tensorizer_ops import errors
@@ -143,9 +143,8 @@ def test_the_mode_is_kept(path: str, mode: int) -> None:
     assert stat.S_IMODE(os.stat(path).st_mode) == mode
 
 
+@ONLY_ROOT
 def test_the_owner_is_kept(path: str) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root gives files away")
     ops.save(path, {"x": BASE})
     os.chown(path, 12345, 54321)
     ops.save(path, {"x": BASE + 1})

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.process import fork, wait
+from support.process import ONLY_ROOT, fork, wait
 
 ACCESS = "system.posix_acl_access"
 DEFAULT = "system.posix_acl_default"
@@ -142,9 +142,8 @@ def test_a_default_acl_is_for_new_files(
     assert ACCESS in attributes(new)
 
 
+@ONLY_ROOT
 def test_of_another_owner_with_all_bits(path: str) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root gives files away")
     tensorizer_ops.save(path, TENSORS)
     os.chown(path, 12345, 54321)
     give(path, ACCESS, ONE_USER)
@@ -156,6 +155,7 @@ def test_of_another_owner_with_all_bits(path: str) -> None:
     assert attributes(path) == before
 
 
+@ONLY_ROOT
 @pytest.mark.parametrize(
     ("mode", "entries", "kept_mode", "kept_entries"),
     [
@@ -186,8 +186,6 @@ def test_who_cannot_keep_the_group_gives_no_right_away(
     kept_mode: int,
     kept_entries: bytes | None,
 ) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root can become somebody else")
     path = str(shared_memory / "model.tensors")
     tensorizer_ops.save(path, TENSORS)
     os.chown(path, NOBODY if mode is not None and not mode & 2 else 12345, 54321)
@@ -210,10 +208,9 @@ def test_who_cannot_keep_the_group_gives_no_right_away(
     assert attributes(path) == ({} if kept_entries is None else {ACCESS: kept_entries})
 
 
+@ONLY_ROOT
 def test_files_that_others_made_in_a_sticky_folder(shared_memory: Path) -> None:
     """Who has made a file where all may create some does not get what is saved there."""
-    if os.getuid() != 0:
-        pytest.skip("only root can give files to others")
     path = str(shared_memory / "model.tensors")
 
     def plant(owner: int) -> None:

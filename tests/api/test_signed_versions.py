@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import tensorizer_ops
+from support.process import ONLY_ROOT
 from support.signer import IDENTITY, Signer
 from tensorizer_ops import Publisher, _core, errors, follow
 from tensorizer_ops._versions import follower as follower_module
@@ -416,19 +417,20 @@ def owner(path: Path) -> None:
     os.chown(path, 65534, 65534)
 
 
+OWNER = pytest.param(owner, marks=ONLY_ROOT)
+
+
 def link(path: Path) -> None:
     elsewhere = path.parent / "elsewhere"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
 
 
-@pytest.mark.parametrize("change", [mode, owner, link])
+@pytest.mark.parametrize("change", [mode, OWNER, link])
 def test_folders_of_others_are_not_used(
     place: Path, signer: Signer, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     """Others know the name of the folder, and can make it first."""
-    if change is owner and os.geteuid() != 0:
-        pytest.skip("only root can give files to others")
     publish(place, range(1, 2), signer.private)
     folder = tmp_path / "shm"
     node = Node(place, str(folder), signer.options, interval=0.01)
@@ -446,7 +448,7 @@ def test_folders_of_others_are_not_used(
 
 
 @pytest.mark.parametrize("inside", [".", "inner", "inner/deeper"])
-@pytest.mark.parametrize("change", [mode, owner])
+@pytest.mark.parametrize("change", [mode, OWNER])
 def test_folders_that_others_can_replace_are_not_used(
     place: Path,
     signer: Signer,
@@ -456,8 +458,6 @@ def test_folders_that_others_can_replace_are_not_used(
     inside: str,
 ) -> None:
     """Also not where others can replace a folder further above."""
-    if change is owner and os.geteuid() != 0:
-        pytest.skip("only root can give files to others")
     publish(place, range(1, 2), signer.private)
     above = tmp_path / "above"
     given = above / inside
@@ -617,28 +617,31 @@ def test_a_policy_that_is_replaced_ends_following(
             assert tensorizer_ops.load(node.file(3, patience=60))["w"][0] == 3
 
 
+def plant(place: Path, target: Path) -> None:
+    """Put the first version there as another user, to whom it then belongs."""
+    shutil.copy(place / list_of(place)["versions"][0]["whole"], target)
+    os.chown(target, 65534, 65534)
+    target.chmod(0o666)
+
+
+@ONLY_ROOT
 def test_a_version_that_belongs_to_another_user(
     place: Path, signer: Signer, shared_memory: Path
 ) -> None:
     """It is the version now, and its owner could change it later."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can give files to others")
     publish(place, range(1, 2), signer.private)
     target = shared_memory / "model.tensors"
     shared_memory.chmod(0o1777)
-    shutil.copy(place / list_of(place)["versions"][0]["whole"], target)
-    os.chown(target, 65534, 65534)
-    target.chmod(0o666)
+    plant(place, target)
     (version,) = follow(place, target, patience=0, options=signer.options)
     assert version.number == 1
     assert (target.stat().st_uid, target.stat().st_mode & 0o022) == (0, 0)
 
 
+@ONLY_ROOT
 def test_a_version_that_another_user_puts_there_meanwhile(
     place: Path, signer: Signer, shared_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can give files to others")
     publish(place, range(1, 2), signer.private)
     target = shared_memory / "model.tensors"
     shared_memory.chmod(0o1777)
@@ -647,8 +650,7 @@ def test_a_version_that_another_user_puts_there_meanwhile(
     def planted(file: Path) -> bool | None:
         found = is_ours(file)
         if found is None:
-            shutil.copy(place / list_of(place)["versions"][0]["whole"], target)
-            os.chown(target, 65534, 65534)
+            plant(place, target)
         return found
 
     monkeypatch.setattr(follower_module, "is_ours", planted)

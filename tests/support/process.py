@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 
 from local_servers.waiting import LAST_RESORT
@@ -22,6 +23,9 @@ from support.warm import WarmPython
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT = LAST_RESORT
+ONLY_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root gives files to others, or becomes somebody else"
+)
 
 
 def resident() -> int:
