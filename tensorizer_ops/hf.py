@@ -27,22 +27,18 @@ from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._distributed.together import same_after
 from tensorizer_ops._front.load_save import save
-from tensorizer_ops._front.reader import Reader
-from tensorizer_ops._front.serving import other_models, signed_contents
-from tensorizer_ops._front.state_dict import AllAtOnce, one_by_one
+from tensorizer_ops._front.serving import other_models
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._hf.isolation import isolated
+from tensorizer_ops._hf.loading import Asked, loaded
 from tensorizer_ops._hf.transfer import refuse_others, replacing
-from tensorizer_ops.utils import no_init_or_tensor
 
 __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
 
 # Arguments of transformers that say what to load; and how to ask the Hub, which is never asked.
 _PLACES = ("config", "revision", "state_dict", "subfolder", "variant")
 _OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "token")
-# What transformers raises for a config that it cannot use, but not only for that.
-_OF_CONFIGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # Requests for small files at the same time.
 _REQUESTS = 8
 
@@ -107,8 +103,8 @@ def from_pretrained(
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
     where, device_map = configs.devices_of(device, device_map)
     how = {"device": where or "cpu", "verify": verify, "copy": copy, "threads": threads}
-    devices = (where, device_map)
-    load = partial(_loaded, folder, model_class, weights, devices, dtype, progress, how, kwargs)
+    asked = Asked(model_class, weights, where, device_map, dtype, how, progress, kwargs)
+    load = partial(loaded, folder, asked)
     if folder.policy is None or not configs.are_parts(kwargs):
         return load()[0]
     # Afterwards, as transformers may initialise torch.distributed.
@@ -289,110 +285,3 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
         with replacing(os.path.join(place, name)) as part:
             Path(part).write_bytes(content)
     return place
-
-
-def _loaded(
-    folder: Folder,
-    model_class: type[Any] | None,
-    weights: str | None,
-    devices: tuple[torch.device | None, Any],
-    dtype: torch.dtype | str,
-    progress: Progress | None,
-    how: dict[str, Any],
-    arguments: Mapping[str, Any],
-) -> tuple[Any, list[str]]:
-    """Return a model, and texts that differ for others that are signed."""
-    where, device_map = devices
-    kwargs = {**arguments}
-    given_generation = kwargs.pop("generation_config", None)
-    fields = files.read_object(folder, CONFIG)
-    # All of a model is wanted, but not at once.
-    first = {"hash_first": "true"} if folder.policy else {}
-    name = weights or files.found_weights(folder)
-    opened = Reader(folder.uri(name), options=folder.loads | first, **how)
-    with opened as reader, isolated(folder) as outside:
-        configs.refuse_counts(folder, fields, reader)
-        if model_class is not None and hasattr(model_class, "load_config"):
-            if where is None or kwargs:
-                given = [*kwargs, *(["device_map"] if where is None else [])]
-                raise errors.InvalidArgument(f"models of diffusers take no {', '.join(given)}")
-            make = partial(no_init_or_tensor, partial(model_class.from_config, fields))
-            model = configs.made_of(folder, make)
-            if not models.is_model(model):
-                raise errors.InvalidFormat(
-                    f"{CONFIG} in {folder.label} makes a {type(model).__name__}, which is no model"
-                )
-            return outside(_filled, model, reader, where, dtype, progress), []
-        config, generation_config = configs.configs_of(folder, fields, model_class, kwargs)
-        wanted = configs.dtype_of(dtype, config, reader)
-        if (
-            how["verify"] == "none"
-            and not progress
-            and configs.takes_each(wanted, config, reader, where, kwargs)
-        ):
-            state: Mapping[str, Any] = one_by_one(reader)
-        else:
-            state = AllAtOnce(reader, lambda: outside(reader.load, progress=progress))
-        kind = configs.class_of(config, model_class)
-        # Transformers makes buffers on the default device, and copies them.
-        on_meta = torch.get_default_device().type == "meta" and str(where) != "meta"
-        try:
-            with torch.device("cpu") if on_meta else contextlib.nullcontext():
-                made = kind.from_pretrained(
-                    None,
-                    config=config,
-                    state_dict=state,
-                    dtype=wanted,
-                    device_map=device_map,
-                    trust_remote_code=False,
-                    **kwargs,
-                )
-        except (errors.Error, MemoryError):
-            raise
-        except Exception as error:
-            # The config may be at fault, if not the weights and the arguments.
-            configs.made_of(folder, partial(no_init_or_tensor, partial(kind, config)))
-            if "ignore_mismatched_sizes" in str(error) or "size mismatch" in str(error):
-                raise errors.InvalidFormat(
-                    f"tensors in {folder.label} have other shapes than {CONFIG} there gives them"
-                ) from error
-            is_asked = bool(kwargs or progress) or dtype != "auto" or where is None
-            # So says torch of a device that it was not built for.
-            is_of_device = isinstance(error, AssertionError) and str(where) != "cpu"
-            # Raised for all that fails in there, such as a device without memory.
-            is_conversion = "during automatic conversion" in str(error) and str(where) == "cpu"
-            if is_conversion and not is_asked:
-                raise errors.InvalidFormat(
-                    f"transformers cannot make the tensors of {CONFIG} in {folder.label} of those "
-                    "in its weights, such as experts: its log says why"
-                ) from error
-            if not (is_asked or is_of_device) and isinstance(error, _OF_CONFIGS):
-                raise errors.InvalidFormat(
-                    f"transformers does not take the config of {folder.label}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-            raise
-        signed = [] if folder.policy is None else signed_contents([reader])
-    model = made[0] if isinstance(made, tuple) else made
-    model.name_or_path = model.config.name_or_path = folder.name
-    if generation_config is not None and model.can_generate():
-        model.generation_config = given_generation or generation_config
-    return made, signed
-
-
-def _filled(
-    model: Any,
-    reader: Reader,
-    device: torch.device,
-    dtype: torch.dtype | str,
-    progress: Progress | None,
-) -> Any:
-    """Load a model of diffusers without weights, whose own from_pretrained() takes no tensors."""
-    wanted = None if dtype == "auto" else configs.dtype_of(dtype, None, reader)
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if tensor.is_floating_point() and name in reader:
-            stored = reader.dtype(name)
-            kept = wanted is not None and models.stays_in_float32(model, name, wanted)
-            tensor.data = tensor.data.to(torch.float32 if kept else wanted or stored)
-    reader.load_into(model, device=device, cast=True, progress=progress)
-    return model.to(device).eval()

@@ -15,6 +15,7 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.no_init import without_memory
 from tensorizer_ops._base.private import temporary_place
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
@@ -208,9 +209,10 @@ def class_of(config: Any, model_class: type[Any] | None) -> Any:
 
 
 def made_of(folder: Folder, make: Callable[[], Any]) -> Any:
-    """Return the model that is made of the config; raise if it cannot be made."""
+    """Return the model that is made of the config, without weights; raise if it cannot be made."""
     try:
-        return make()
+        with without_memory():
+            return make()
     except MemoryError:
         raise
     except Exception as error:
