@@ -22,7 +22,7 @@ from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.option_uses import for_saves
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
-from tensorizer_ops._base.private import temporary_place
+from tensorizer_ops._base.private import temporary_folder
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._distributed.together import same_after
@@ -219,10 +219,9 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
     import transformers
 
     folder = Folder(uri, options)
-    own = temporary_place(is_signed=folder.policy is not None)
-    with tempfile.TemporaryDirectory(dir=own) as made:
+    with temporary_folder(is_signed=folder.policy is not None) as made:
         here = None if folder.policy is not None else folder.path
-        place = here or fetch(uri, made, options=options)
+        place = here or fetch(uri, made.path, options=options)
         if not any(os.path.exists(os.path.join(place, name)) for name in files.TOKENIZER_FILES):
             raise errors.NotFound(f"{folder.label} has no tokenizer")
         with isolated(folder):

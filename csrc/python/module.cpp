@@ -29,6 +29,7 @@
 #include "io/handed_over.h"
 #include "io/key.h"
 #include "io/places/open.h"
+#include "io/planted.h"
 #include "io/secret.h"
 #include "python/error.h"
 #include "python/file.h"
@@ -203,6 +204,9 @@ NB_MODULE(_core, module) {
     return run(
         [&](Cancel&) { return options_for(saves ? OptionUse::Save : OptionUse::Load, options); });
   });
+  module.def("may_be_planted",
+             [](const nb::bytes& path) { return may_be_planted(std::string(text_of(path))); });
+  module.def("may_be_anybody", &may_be_anybody);
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
   module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, has_no_folders
 from tensorizer_ops._base.options import Options, SecretOptions, as_pairs, as_text
-from tensorizer_ops._base.private import temporary_place
+from tensorizer_ops._base.private import temporary_folder
 from tensorizer_ops._base.targets import to_uri
 
 # A private key that signs: the path of its file, or ``file:PATH``, ``env:NAME`` or ``named:NAME``.
@@ -45,12 +44,11 @@ def check_signable(folder: Folder) -> None:
 @contextmanager
 def signed(folder: Folder, name: str, key: Key, options: Options) -> Iterator[ToSign]:
     """Give a file of this machine to save to; afterwards, copy it into the folder, signed."""
-    with tempfile.TemporaryDirectory(
-        prefix="tensorizer_ops-", dir=temporary_place(is_signed=True)
-    ) as own:
+    with temporary_folder(is_signed=True) as own:
         of_content = {n: v for n, v in as_text(options).items() if n in _OF_CONTENT}
-        file = ToSign(Path(own, "file.tensors"), SecretOptions(of_content))
+        file = ToSign(own.path / "file.tensors", SecretOptions(of_content))
         yield file
+        own.check()
         file.root = copy_signed(folder, name, file.path, key, options)
 
 
@@ -83,7 +81,7 @@ def root_of(text: str) -> str:
 
 def write_signature(text: str, uri: str, options: Options) -> None:
     """Write a bundle."""
-    with tempfile.NamedTemporaryFile(dir=temporary_place(is_signed=True)) as file:
+    with open(os.memfd_create("tensorizer_ops bundle"), "wb") as file:
         file.write(text.encode())
-        file.flush()
-        _core.upload(to_uri(Path(file.name)), uri, as_pairs(options))
+        file.seek(0)
+        _core.upload(f"fd:{file.fileno()}", uri, as_pairs(options))

@@ -237,6 +237,7 @@ class Chain:
                 listing.removed = left + self._store.remove(listing.removed, self._grace)
                 listing.unfinished = [entry]
                 self._store.write(listing)
+            self._store.make_folder(entry)
             return entry, self._keep
 
         return ranks.first(begin)

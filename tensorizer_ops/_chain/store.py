@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -63,6 +64,16 @@ class Store(NamedTuple):
         texts = {KEY: listing.text()}
         for name in FILES:
             save(self.folder.uri(name), {}, options=self.saves, metadata=texts)
+
+    def make_folder(self, entry: Entry) -> None:
+        """Make the folder of a step, unless others have a link there that leads elsewhere."""
+        if self.folder.path is not None and entry.ranks:
+            path = os.path.join(self.folder.path, entry.place)
+            try:
+                os.mkdir(path)
+            except OSError as error:
+                text = f"cannot make the folder of step {entry.step}: {error.strerror}: {path!r}"
+                raise errors.FileError(error.errno or errno.EIO, text) from error
 
     def verify(
         self, entry: Entry, share: tuple[int, int] = (0, 1), verify: str = "all", threads: int = 0

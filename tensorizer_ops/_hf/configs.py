@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.no_init import without_memory
-from tensorizer_ops._base.private import temporary_place
+from tensorizer_ops._base.private import temporary_folder
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
 
@@ -82,8 +81,8 @@ def configs_of(
     apart = {name: kwargs.pop(name) for name in ("quantization_config",) if name in kwargs}
     kind = getattr(model_class, "config_class", None) or transformers.AutoConfig
     # A folder with nothing else in it: transformers reads no other file, on no other machine.
-    place = temporary_place(is_signed=folder.policy is not None)
-    with tempfile.TemporaryDirectory(dir=place) as made:
+    with temporary_folder(is_signed=folder.policy is not None) as own:
+        made = str(own.path)
         Path(made, CONFIG).write_text(json.dumps(fields))
         try:
             config, unused = kind.from_pretrained(

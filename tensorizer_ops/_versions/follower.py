@@ -291,6 +291,10 @@ class _Follower:
                 )
         if not self._is_file:
             return
+        if self._digest_of_file(believed=False) != entry.digest:
+            raise errors.HashMismatch(
+                f"the target is not version {entry.number} of {self._place.label} any more"
+            )
         wanted = file.metadata()
         wanted = {key: text for key, text in wanted.items() if not key.startswith(_DELTA_KEY)}
         if File(self._target, self._target_loads).metadata() != wanted:

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.options import Options, as_text
-from tensorizer_ops._base.private import private_folder
+from tensorizer_ops._base.private import PrivateFolder
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._versions.elements import NotInPlace, write_changes
 from tensorizer_ops._versions.follower import follow
@@ -71,7 +71,8 @@ class Node:
         self._accepted = self._what_is_accepted()
         name = hashlib.pbkdf2_hmac("sha256", self._accepted, b"tensorizer_ops", _ROUNDS).hex()[:16]
         own = Path(folder, f"tensorizer_ops-{name}")
-        self._folder, self._users = _joined(own, is_signed="trust" in self._place.loads)
+        self._own, self._users = _joined(own, is_signed="trust" in self._place.loads)
+        self._folder = self._own.path
         self._error = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensorizer_ops node", daemon=True)
@@ -97,10 +98,12 @@ class Node:
                     f"{f': {self._error}' if self._error else ''}"
                 )
             time.sleep(min(self._interval, 0.05))
+        self._own.check()
         return path
 
     def changes(self, older: Path, newer: Path) -> Path:
         """Return the file of what differs between versions, which need not exist."""
+        self._own.check()
         return self._folder / f"changes-{older.stem}-{newer.stem}.tensors"
 
     def close(self) -> None:
@@ -154,12 +157,14 @@ class Node:
 
     def _there(self) -> list[tuple[int, str]]:
         """Return the numbers and digests of the versions that are here."""
+        self._own.check()
         found = map(_VERSION.fullmatch, os.listdir(self._folder))
         return sorted((int(match[1]), match[2]) for match in found if match)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
+                self._own.check()
                 with open(self._folder / "lock", "wb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._follow()
@@ -183,6 +188,7 @@ class Node:
         )
         for version in versions:
             self._check_unchanged()
+            self._own.check()
             self._error = ""
             link = self._folder / "link"
             link.unlink(missing_ok=True)
@@ -207,18 +213,18 @@ class Node:
             logger.info("%s will be loaded as a whole: %s", newer.stem, str(error))
 
 
-def _joined(folder: Path, *, is_signed: bool) -> tuple[Path, BinaryIO]:
+def _joined(folder: Path, *, is_signed: bool) -> tuple[PrivateFolder, BinaryIO]:
     """Return the folder of the node, and a file in it that keeps others from removing it."""
     while True:
-        folder = private_folder(folder, is_signed=is_signed)
-        path = folder / "users"
         # The last process of the node may remove the folder meanwhile.
         with contextlib.suppress(FileNotFoundError), ExitStack() as stack:
+            own = PrivateFolder(folder, is_signed=is_signed)
+            path = own.path / "users"
             file = stack.enter_context(open(path, "wb"))
             fcntl.flock(file, fcntl.LOCK_SH)
             if os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
                 stack.pop_all()
-                return folder, file
+                return own, file
 
 
 def _absolute(uri: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,7 +16,7 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import at_least, checked, wrong
 from tensorizer_ops._base.options import Metadata, Options
-from tensorizer_ops._base.private import private_folder, temporary_place
+from tensorizer_ops._base.private import PrivateFolder, temporary_folder
 from tensorizer_ops._base.signing import Key, check_signable, copy_signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.deltas import delta
@@ -94,23 +92,20 @@ class Publisher:
                 "there is never more than one"
             )
         # Before it takes the place over from another publisher.
-        is_signed = sign is not None
-        if scratch is not None:
-            folder = private_folder(Path(scratch), is_signed=is_signed)
-        else:
-            folder = Path(temporary_place(is_signed=is_signed))
-        self._id = secrets.token_hex(8)
-        self._number = 0  # of the last version that was published here
-        self._claim()
+        with ExitStack() as ends:
+            is_signed = sign is not None
+            if scratch is None:
+                self._scratch = ends.enter_context(temporary_folder(is_signed=is_signed))
+            else:
+                self._scratch = PrivateFolder(Path(scratch), is_signed=is_signed)
+            self._last, self._new, self._delta = (
+                self._scratch.path / f"{name}.tensors" for name in ("last", "new", "delta")
+            )
+            self._id = secrets.token_hex(8)
+            self._number = 0  # of the last version that was published here
+            self._claim()
+            self._ends = ends.pop_all()
         self._is_closed = False
-        self._ends = ExitStack()
-        if scratch is None:
-            folder = Path(tempfile.mkdtemp(prefix="tensorizer_ops-", dir=folder))
-            self._ends.callback(shutil.rmtree, folder, ignore_errors=True)
-        self._scratch = folder
-        self._last, self._new, self._delta = (
-            folder / f"{name}.tensors" for name in ("last", "new", "delta")
-        )
 
     def __repr__(self) -> str:
         return f"<tensorizer_ops.Publisher: {self._place.label}>"
@@ -176,13 +171,15 @@ class Publisher:
     @contextmanager
     def _alone(self, step: int) -> Iterator[None]:
         """Let no other publisher use the folder for temporary files."""
-        with open(self._scratch / "lock", "wb") as file:
+        self._scratch.check()
+        with open(self._scratch.path / "lock", "wb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise errors.FileExists(
                     f"step {step} was not published to {self._place.label}: another publisher "
-                    f"writes in {str(self._scratch)!r} now; each needs a scratch folder of its own"
+                    f"writes in {str(self._scratch.path)!r} now; each needs a scratch folder of "
+                    "its own"
                 ) from None
             for path in (self._new, self._delta):  # also what is no file
                 path.unlink(missing_ok=True)
@@ -281,6 +278,7 @@ class Publisher:
     def _copy(self, path: Path, name: str) -> None:
         """Copy a file to the place, signed, or compared with its hashes on the way."""
         if self._sign is not None:
+            self._scratch.check()
             saves = self._place.saves
             copy_signed(self._place.folder, name, path, self._sign, saves, self._threads)
             return

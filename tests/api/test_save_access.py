@@ -15,6 +15,7 @@ import torch
 
 import tensorizer_ops
 from support.process import ONLY_ROOT, fork, wait
+from tensorizer_ops._base.private import PrivateFolder, is_ours
 
 ACCESS = "system.posix_acl_access"
 DEFAULT = "system.posix_acl_default"
@@ -249,11 +250,20 @@ def test_files_that_others_made_in_a_sticky_folder(shared_memory: Path) -> None:
     assert (os.stat(path).st_uid, mode_of(path)) == (12345, 0o666)
 
 
-def test_rights_that_cannot_be_kept_go(path: str) -> None:
-    """A user namespace accepts no ACL with a user id that is not mapped in it."""
-    tensorizer_ops.save(path, TENSORS)
-    give(path, ACCESS, ALL_BUT_ONE)
-    assert mode_of(path) == 0o644
+@ONLY_ROOT
+def test_a_stream_that_others_made_in_a_sticky_folder(shared_memory: Path, tmp_path: Path) -> None:
+    shared_memory.chmod(0o1777)
+    path, link = shared_memory / "stream", tmp_path / "link"
+    os.mkfifo(path)
+    link.symlink_to(path)
+    os.chown(path, 12345, 12345)
+    for given in (path, link):
+        with pytest.raises(PermissionError, match="a stream or device of another user"):
+            tensorizer_ops.save(given, TENSORS)
+
+
+def in_a_user_namespace(work: Callable[[], None]) -> None:
+    """Run `work` in a fork where only this user has a number."""
 
     def child() -> None:
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER) != 0:
@@ -261,12 +271,40 @@ def test_rights_that_cannot_be_kept_go(path: str) -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-        tensorizer_ops.save(path, TENSORS)
+        work()
 
     user, group = os.geteuid(), os.getegid()
     status = wait(fork(child))
     if status == SKIPPED:
         pytest.skip("there are no user namespaces")
     assert status == 0
+
+
+@ONLY_ROOT
+def test_all_users_outside_of_a_container_are_others(shared_memory: Path) -> None:
+    """They have one number there, so the owner of the folder may be another than of the file."""
+    path = shared_memory / "model.tensors"
+    tensorizer_ops.save(path, TENSORS)
+    os.chown(path, 12345, 12345)
+    os.chown(shared_memory, 54321, 54321)
+    shared_memory.chmod(0o1777)
+
+    def look() -> None:
+        assert os.stat(path).st_uid == os.stat(shared_memory).st_uid == 65534
+        assert is_ours(path) is False
+        with pytest.raises(PermissionError, match="belongs to another user, who may replace"):
+            PrivateFolder(shared_memory / "scratch", is_signed=True)
+
+    in_a_user_namespace(look)
+    assert not (shared_memory / "scratch").exists()
+
+
+def test_rights_that_cannot_be_kept_go(path: str) -> None:
+    """A user namespace accepts no ACL with a user id that is not mapped in it."""
+    tensorizer_ops.save(path, TENSORS)
+    give(path, ACCESS, ALL_BUT_ONE)
+    assert mode_of(path) == 0o644
+
+    in_a_user_namespace(lambda: tensorizer_ops.save(path, TENSORS))
     assert attributes(path) == {}
     assert mode_of(path) == 0o600

@@ -20,8 +20,10 @@ import torch
 
 import tensorizer_ops
 from support.process import ONLY_ROOT
+from support.samples import assert_same
 from support.signer import IDENTITY, Signer
 from tensorizer_ops import Publisher, _core, errors, follow
+from tensorizer_ops._dcp import one_process
 from tensorizer_ops._versions import follower as follower_module
 from tensorizer_ops._versions.listing import FILE
 from tensorizer_ops._versions.node import Node
@@ -413,6 +415,10 @@ def mode(path: Path) -> None:
     path.chmod(0o777)
 
 
+def readable(path: Path) -> None:
+    path.chmod(0o755)
+
+
 def owner(path: Path) -> None:
     os.chown(path, 65534, 65534)
 
@@ -426,7 +432,7 @@ def link(path: Path) -> None:
     path.symlink_to(elsewhere)
 
 
-@pytest.mark.parametrize("change", [mode, OWNER, link])
+@pytest.mark.parametrize("change", [mode, readable, OWNER, link])
 def test_folders_of_others_are_not_used(
     place: Path, signer: Signer, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
@@ -472,8 +478,6 @@ def test_folders_that_others_can_replace_are_not_used(
             Publisher(place, sign=signer.private, scratch=scratch)
     Publisher(tmp_path / "unsigned", scratch=given / "unsigned").close()
     with pytest.raises(PermissionError, match=why):
-        tensorizer_ops.sign(next(place.glob("0*.tensors")), key=signer.private)
-    with pytest.raises(PermissionError, match=why):
         Chain(tmp_path / "chain", sign=signer.private).save(1, state_of(1))
     assert not [path for path in above.rglob("*") if path.is_file()]
     if change is mode:
@@ -481,6 +485,78 @@ def test_folders_that_others_can_replace_are_not_used(
         Node(place, str(given), signer.options).close()
         for scratch in (given / "scratch", None):
             Publisher(place, sign=signer.private, scratch=scratch).close()
+
+
+def replace_folder(folder: Path) -> None:
+    """Do what a cleaner does, and then somebody who has waited for it."""
+    folder.rename(folder.parent / "cleaned")
+    shutil.copytree(folder.parent / "cleaned", folder)
+    folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("scratch", ["scratch", None])
+def test_a_publisher_whose_folder_was_replaced(
+    place: Path,
+    signer: Signer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scratch: str | None,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    given = None if scratch is None else tmp_path / scratch
+    with Publisher(place, sign=signer.private, scratch=given) as publisher:
+        publisher.publish(state_of(1), step=1)
+        (lock,) = tmp_path.glob("*/lock")
+        files = sorted(place.iterdir())
+        replace_folder(lock.parent)
+        with pytest.raises(PermissionError, match="was removed or replaced by somebody else"):
+            publisher.publish(state_of(2), step=2)
+        assert sorted(place.iterdir()) == files
+        if scratch is None:
+            with pytest.raises(PermissionError, match="was removed or replaced"):
+                publisher.close()
+
+
+def test_a_publisher_whose_folder_is_replaced_while_it_writes(
+    place: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Publisher(place, sign=signer.private, scratch=tmp_path / "scratch") as publisher:
+        write = publisher._write_new
+
+        def written(*given: Any) -> None:
+            write(*given)
+            replace_folder(tmp_path / "scratch")
+
+        monkeypatch.setattr(publisher, "_write_new", written)
+        with pytest.raises(PermissionError, match="was removed or replaced by somebody else"):
+            publisher.publish(state_of(1), step=1)
+    assert not list(place.glob("0*"))
+
+
+def test_a_node_whose_folder_was_replaced(place: Path, signer: Signer, tmp_path: Path) -> None:
+    publish(place, range(1, 2), signer.private)
+    with nodes((place, tmp_path / "shm", signer.options)) as (node,):
+        older = folder_of(node) / "older"
+        replace_folder(older.parent)
+        for call in (lambda: node.file(1, patience=60), lambda: node.changes(older, older)):
+            with pytest.raises(PermissionError, match="was removed or replaced by somebody else"):
+                call()
+
+
+def test_a_chain_whose_temporary_folder_is_replaced(
+    signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    save = one_process.save
+
+    def saved(place: Path, *given: Any, **how: Any) -> None:
+        save(place, *given, **how)
+        replace_folder(place.parent)
+
+    monkeypatch.setattr(one_process, "save", saved)
+    with pytest.raises(PermissionError, match="was removed or replaced by somebody else"):
+        Chain(tmp_path / "chain", sign=signer.private).save(1, state_of(1))
+    assert not list((tmp_path / "chain").glob("step-*"))
 
 
 def test_links_to_folders_are_followed_once(place: Path, signer: Signer, tmp_path: Path) -> None:
@@ -639,6 +715,20 @@ def test_a_version_that_belongs_to_another_user(
 
 
 @ONLY_ROOT
+def test_a_link_of_another_user_to_a_version(
+    place: Path, signer: Signer, shared_memory: Path, tmp_path: Path
+) -> None:
+    publish(place, range(1, 2), signer.private)
+    target, elsewhere = shared_memory / "model.tensors", tmp_path / "elsewhere"
+    shared_memory.chmod(0o1777)
+    plant(place, elsewhere)
+    target.symlink_to(elsewhere)
+    os.lchown(target, 65534, 65534)
+    with pytest.raises(PermissionError, match="a link of another user"):
+        list(follow(place, target, patience=0, options=signer.options))
+
+
+@ONLY_ROOT
 def test_a_version_that_another_user_puts_there_meanwhile(
     place: Path, signer: Signer, shared_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -657,6 +747,20 @@ def test_a_version_that_another_user_puts_there_meanwhile(
     (version,) = follow(place, target, patience=0, options=signer.options)
     assert version.number == 1
     assert target.stat().st_uid == 0
+
+
+def test_a_file_that_was_changed_is_not_the_same_model_again(
+    place: Path, signer: Signer, tmp_path: Path
+) -> None:
+    target = tmp_path / "served.tensors"
+    with Publisher(place, sign=signer.private) as publisher:
+        publisher.publish(state_of(1), step=1)
+        following = follow(place, target, patience=60, interval=0.01, options=signer.options)
+        assert next(following).number == 1
+        lying(target)
+        publisher.publish(state_of(1), step=2)
+        assert next(following).number == 2
+    assert_same(tensorizer_ops.load(target), state_of(1))
 
 
 def lying(file: Path) -> None:

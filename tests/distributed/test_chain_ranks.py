@@ -55,6 +55,29 @@ report([found.step, second, [each.step for each in found.passed_over], alone.ste
     assert ranks.reports == [[2, 2, [3], 2, 1, 1]] * 4
 
 
+def test_a_link_in_the_place_of_a_step(tmp_path: Path) -> None:
+    """Others can make one when the list has the name of the step."""
+    body = (
+        PREPARE
+        + """
+from tensorizer_ops._chain.store import Store
+write, other = Store.write, root / "other"
+other.mkdir(parents=True, exist_ok=True)
+
+def planted(store, listing):
+    write(store, listing)
+    for entry in listing.unfinished:
+        (root / entry.name).symlink_to(other)
+
+Store.write = planted
+report([outcome(lambda: chain.save(1, state_of(1, size))), [*other.iterdir()]])
+"""
+    )
+    for error, files in run_ranks(tmp_path / "ranks", body, tmp_path / "run").reports:
+        assert "cannot make the folder of step 1: File exists" in error
+        assert not files
+
+
 def test_an_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     body = (
         PREPARE

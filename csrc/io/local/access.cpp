@@ -1,5 +1,6 @@
 #include "io/local/access.h"
 
+#include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -151,11 +152,6 @@ void keep_access(int target, const std::string& path, int file) {
   // With an empty mask, an ACL that could not be removed grants nothing to groups and named users.
   if (!remove_acl(file)) mode &= ~mode_t{070};
   fchmod(file, mode);
-}
-
-bool may_be_planted(const struct stat& folder, const struct stat& made) {
-  return (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0 &&
-         made.st_uid != geteuid() && made.st_uid != folder.st_uid;
 }
 
 }  // namespace tensorizer

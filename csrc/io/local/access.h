@@ -1,7 +1,5 @@
-// Access rights of files: copies their owner, mode and POSIX ACL, and says whom to distrust.
+// Access rights of files: copies their owner, mode and POSIX ACL.
 #pragma once
-
-#include <sys/stat.h>
 
 #include <string>
 
@@ -13,9 +11,5 @@ namespace tensorizer {
 // not have to `target`. Removes an ACL that `file` got from the default ACL of its folder. `target`
 // may be open with O_PATH. `path` is its name, for systems without /proc.
 void keep_access(int target, const std::string& path, int file);
-
-// Returns whether another user may have made a file or link in a folder, to choose or change what
-// is saved there. The rule is that of fs.protected_regular and fs.protected_symlinks in Linux.
-bool may_be_planted(const struct stat& folder, const struct stat& made);
 
 }  // namespace tensorizer

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "io/local/access.h"
 #include "io/local/missing_file.h"
+#include "io/planted.h"
 #include "io/uri.h"
 
 namespace tensorizer {
@@ -66,20 +66,22 @@ bool is_in_proc(const std::string& path) {
   return stat("/proc", &proc) == 0 && lstat(path.c_str(), &link) == 0 && link.st_dev == proc.st_dev;
 }
 
-// Throws for a link that another user may have made to choose what a save writes.
-void refuse_planted_link(const std::string& path) {
-  const std::string folder = path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
-  struct stat above;
-  struct stat link;
-  if (stat(folder.empty() ? "." : folder.c_str(), &above) != 0 || lstat(path.c_str(), &link) != 0) {
-    throw system_error(errno, "cannot save to", path);
-  }
-  if (!may_be_planted(above, link)) return;
+[[noreturn]] void refuse_planted(const std::string& path, const std::string& kind) {
   throw Error(ErrorKind::PermissionDenied,
-              "cannot save to " + quote(path, 4096) +
-                  ": it is a link of another user, in a folder in which all may create files: save "
-                  "to another name",
+              "cannot save to " + quote(path, 4096) + ": it is a " + kind +
+                  " of another user, in a folder in which all may create files: save to another "
+                  "name",
               EACCES, path);
+}
+
+// Returns where the link `path` leads; null and errno if it is none.
+std::optional<std::string> link_target(const std::string& path) {
+  char text[PATH_MAX];
+  const ssize_t length = readlink(path.c_str(), text, sizeof(text));
+  if (length < 0) return std::nullopt;
+  const std::string target(text, static_cast<std::size_t>(length));
+  if (target.starts_with('/')) return target;
+  return path.substr(0, path.rfind('/') + 1) + target;  // npos + 1 is 0
 }
 
 Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
@@ -201,6 +203,9 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
     return replacing_sink(follow_links(path), options);
   }
   if (S_ISREG(status.st_mode)) return open_file_sink(path, options);
+  if (const std::string target = follow_links(path); may_be_planted(target)) {
+    refuse_planted(path, "stream or device");
+  }
   if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options);
   if (S_ISFIFO(status.st_mode)) {
     return stream_sink(open_fifo_for_writing(path, cancel), true, path);
@@ -217,21 +222,14 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
 
 std::string follow_links(std::string path) {
   for (int links = 0; links <= kMostLinks; ++links) {
-    char text[PATH_MAX];
-    const ssize_t length = readlink(path.c_str(), text, sizeof(text));
-    if (length < 0) {
+    std::optional<std::string> target = link_target(path);
+    if (!target) {
       if (errno == EINVAL || errno == ENOENT) return path;
       throw system_error(errno, "cannot save to", path);
     }
     if (is_in_proc(path)) return {};
-    refuse_planted_link(path);
-    std::string target(text, static_cast<std::size_t>(length));
-    if (target.starts_with('/')) {
-      path = std::move(target);
-    } else {
-      path.resize(path.rfind('/') + 1);  // npos + 1 is 0
-      path += target;
-    }
+    if (may_be_planted(path)) refuse_planted(path, "link");
+    path = std::move(*target);
   }
   throw system_error(ELOOP, "cannot save to", path);
 }

@@ -12,6 +12,7 @@
 #include "base/world.h"
 #include "io/local/access.h"
 #include "io/local/open.h"
+#include "io/planted.h"
 
 namespace tensorizer {
 

@@ -1,0 +1,37 @@
+#include "io/planted.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <limits>
+
+namespace tensorizer {
+
+bool may_be_anybody(uid_t user) {
+  uid_t overflow = 65534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
+  if (user != overflow) return false;
+  uid_t inside = 1;
+  uid_t outside = 1;
+  uid_t count = 0;
+  std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
+  const bool has_all = inside == 0 && outside == 0 && count == std::numeric_limits<uid_t>::max();
+  return !has_all;
+}
+
+bool may_be_planted(const struct stat& folder, const struct stat& made) {
+  const bool all_may_create =
+      (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+  const bool is_known = made.st_uid == geteuid() || made.st_uid == folder.st_uid;
+  return all_may_create && (!is_known || may_be_anybody(made.st_uid));
+}
+
+bool may_be_planted(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
+  struct stat above;
+  struct stat made;
+  return stat(folder.empty() ? "." : folder.c_str(), &above) == 0 &&
+         lstat(path.c_str(), &made) == 0 && may_be_planted(above, made);
+}
+
+}  // namespace tensorizer

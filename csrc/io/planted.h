@@ -1,0 +1,21 @@
+// Files of this machine that another user may have made to choose what is read or written.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+
+namespace tensorizer {
+
+// Returns whether all users from outside of this user namespace, such as a container, have this
+// number here.
+bool may_be_anybody(uid_t user);
+
+// Returns whether another user may have made a file or link in a folder, to choose or change what
+// is saved there. The rule is that of fs.protected_regular and fs.protected_symlinks in Linux.
+bool may_be_planted(const struct stat& folder, const struct stat& made);
+
+// Asks that of what has a path, and not of what a link leads to.
+bool may_be_planted(const std::string& path);
+
+}  // namespace tensorizer
