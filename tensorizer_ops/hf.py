@@ -237,6 +237,7 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
                     f"transformers does not take the tokenizer of {folder.label}: "
                     f"{type(error).__name__}: " + str(error).replace(place, folder.name)
                 ) from error
+        made.check()
     found.name_or_path = folder.name
     return found
 

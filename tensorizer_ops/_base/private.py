@@ -81,7 +81,7 @@ def temporary_folder(*, is_signed: bool) -> Iterator[PrivateFolder]:
     """Make a folder until the block ends.
 
     Raises:
-        PermissionError: what is signed will lie in it, and others may replace it, or have done so.
+        PermissionError: what is signed will lie in it, and others may replace it.
     """
     place = Path(os.path.realpath(tempfile.gettempdir()))
     if is_signed:
@@ -89,9 +89,7 @@ def temporary_folder(*, is_signed: bool) -> Iterator[PrivateFolder]:
     with tempfile.TemporaryDirectory(
         prefix="tensorizer_ops-", dir=place, ignore_cleanup_errors=True
     ) as made:
-        folder = PrivateFolder(Path(made), is_signed=is_signed)
-        yield folder
-        folder.check()
+        yield PrivateFolder(Path(made), is_signed=is_signed)
 
 
 def is_ours(file: Path) -> bool | None:

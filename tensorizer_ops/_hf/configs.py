@@ -97,6 +97,7 @@ def configs_of(
                 f"transformers does not take the config of {folder.label}: "
                 + str(error).replace(made, folder.name)
             ) from error
+        own.check()
     unused.pop("trust_remote_code", None)
     kwargs.clear()
     kwargs |= unused | apart
