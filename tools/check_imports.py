@@ -54,7 +54,7 @@ ALLOWED = {
     "benchmarks/charts": ["benchmarks/harness"],
     "examples": ["public", "local_servers"],
     "tools": ["errors", "public", "local_servers"],
-    "support": ["public", "local_servers"],
+    "support": ["public", "local_servers", "_versions"],
     "tests": [
         *("native", "errors", "_base", "_front", "_cli", "_compat", "_compile"),
         *("_distributed", "_dcp", "_chain", "_versions", "_hf"),
