@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/PythonDispatcherTLS.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include "transfer/files/file_reader.h"
@@ -57,17 +58,45 @@ std::optional<std::int64_t> unless_default(std::int64_t threads) {
   return threads == 0 ? std::nullopt : std::optional(threads);
 }
 
-// Calls load_tensors for a tracer, with the dtypes and shapes that the file holds now. The names
-// may be `all` that it has.
-std::vector<at::Tensor> load_traced(const std::string& uri, const Strings& names, bool all,
+Traced traced_now(const std::string& uri, const std::optional<Strings>& names,
+                  std::optional<c10::ScalarType> dtype, const Options& options) {
+  return translate_errors([&] {
+    FileReader reader(uri, option_list(options));
+    return trace(reader, string_vector(names), dtype);
+  });
+}
+
+// Calls load_tensors for a tracer, with the dtypes and shapes that the file holds now.
+std::vector<at::Tensor> load_traced(const std::string& uri, const Traced& seen,
                                     std::optional<c10::Device> device,
                                     std::optional<c10::ScalarType> dtype, const std::string& verify,
                                     bool copy, std::int64_t threads, const Options& options) {
   return dispatched<decltype(load_tensors)>("load_tensors")
-      .call(uri, names, device, dtype, verify, copy, unless_default(threads), options,
-            translate_errors([&] {
-              return Strings(trace(uri, string_vector(names), dtype, all, option_list(options)));
-            }));
+      .call(uri, Strings(seen.names), device, dtype, verify, copy, unless_default(threads), options,
+            Strings(seen.shapes));
+}
+
+// Gives a call of load_tensors or load_slices without `traced` what the file holds now.
+void add_traced(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  const auto argument = [&](const char* name) -> c10::IValue& {
+    const auto place = static_cast<std::size_t>(schema.argumentIndexWithName(name).value());
+    return stack[stack.size() - schema.arguments().size() + place];
+  };
+  c10::IValue& traced = argument("traced");
+  if (!traced.isNone()) return;
+  traced = Strings(traced_now(argument("uri").toStringRef(), argument("names").to<Strings>(),
+                              argument("dtype").to<std::optional<c10::ScalarType>>(),
+                              argument("options").to<Options>())
+                       .shapes);
+}
+
+// Does what torch's own kernel for PythonTLSSnapshot does.
+void snapshot_and_go_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                        torch::jit::Stack* stack) {
+  const at::impl::MaybeSetTLSOnEntryGuard guard;
+  const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
+                                  c10::DispatchKey::PythonTLSSnapshot);
+  op.redispatchBoxed(keys & below, stack);
 }
 
 // Returns the device of all tensors; null if there are several devices, or no tensors.
@@ -104,11 +133,21 @@ void before_subclasses(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
         return each.isTensorList() && is_of(each.toTensorVector(), is_subclass);
       });
   if (has_subclass && !is_seen()) return to_plain_kernel(op, keys, stack);
+  snapshot_and_go_on(op, keys, stack);
+}
+
+void before_modes(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+  if (is_traced()) add_traced(op.schema(), *stack);
+  snapshot_and_go_on(op, keys, stack);
+}
+
+void before_python_dispatcher(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                              torch::jit::Stack* stack) {
+  if (is_traced()) add_traced(op.schema(), *stack);
   // As torch's own kernel for this key, which this one replaces.
-  const at::impl::MaybeSetTLSOnEntryGuard guard;
-  const c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
-                                  c10::DispatchKey::PythonTLSSnapshot);
-  op.redispatchBoxed(keys & below, stack);
+  (*c10::impl::PythonDispatcherTLS::get_state())
+      ->python_dispatcher(op, keys.remove(c10::DispatchKey::PythonDispatcher), stack);
 }
 
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,
@@ -116,9 +155,9 @@ TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 const std::string& verify, bool copy, std::int64_t threads,
                 const Options& options) {
   if (is_seen()) {
-    const Strings known = names ? *names : ops::names(uri, options);
-    return tensor_dict(string_vector(known), load_traced(uri, known, !names, device, dtype, verify,
-                                                         copy, threads, options));
+    const Traced seen = traced_now(uri, names, dtype, options);
+    return tensor_dict(seen.names,
+                       load_traced(uri, seen, device, dtype, verify, copy, threads, options));
   }
   return translate_errors([&] {
     const LoadRequest request{device, dtype, parse_verify(verify), copy, threads};
@@ -162,8 +201,9 @@ std::vector<at::Tensor> load_slices(const std::string& uri, const Strings& names
 void load_into(const std::string& uri, const Strings& names, at::TensorList out,
                const std::string& verify, std::int64_t threads, const Options& options, bool cast) {
   if (is_seen() || is_of(out, stands_for_another)) {
-    const std::vector<at::Tensor> loaded = load_traced(
-        uri, names, false, common_device(out), std::nullopt, verify, false, threads, options);
+    const std::vector<at::Tensor> loaded =
+        load_traced(uri, traced_now(uri, names, std::nullopt, options), common_device(out),
+                    std::nullopt, verify, false, threads, options);
     if (loaded.size() != out.size()) {
       refuse_argument(std::to_string(loaded.size()) + " names and " + std::to_string(out.size()) +
                       " outputs");

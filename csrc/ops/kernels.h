@@ -26,6 +26,12 @@ void to_plain_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 // first key of such tensors, which no mode of autograd excludes.
 void before_subclasses(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        torch::jit::Stack* stack);
+// Give load_tensors and load_slices their argument `traced` before a compiler records the call.
+// They are for the first keys of the modes that record: PythonTLSSnapshot, and PythonDispatcher.
+void before_modes(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+void before_python_dispatcher(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                              torch::jit::Stack* stack);
 
 TensorDict load(const std::string& uri, const std::optional<Strings>& names,
                 std::optional<c10::Device> device, std::optional<c10::ScalarType> dtype,

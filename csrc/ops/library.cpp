@@ -122,7 +122,12 @@ TORCH_LIBRARY_IMPL(tensorizer, CompositeImplicitAutograd, m) { implement_composi
 // torch.export keeps a composite op as it is, and cannot serialize a dict. It does not keep an op
 // that has kernels for the two keys at which it looks for composite ops.
 TORCH_LIBRARY_IMPL(tensorizer, PreDispatch, m) { implement_composites(m); }
-TORCH_LIBRARY_IMPL(tensorizer, PythonDispatcher, m) { implement_composites(m); }
+TORCH_LIBRARY_IMPL(tensorizer, PythonDispatcher, m) {
+  implement_composites(m);
+  for (const char* op : {"load_tensors", "load_slices"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&before_python_dispatcher>());
+  }
+}
 
 // torch.func does not support dicts, and vmap and grad do not concern what these ops take or
 // return. Tensors that it has wrapped reach save_tensors, where it sees them.
@@ -155,6 +160,9 @@ TORCH_LIBRARY_IMPL(tensorizer, PythonTLSSnapshot, m) {
   for_each_reader_of_bytes([&](const char* op) {
     m.impl(op, torch::CppFunction::makeFromBoxedFunction<&before_subclasses>());
   });
+  for (const char* op : {"load_tensors", "load_slices"}) {
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&before_modes>());
+  }
 }
 // None of these ops has a gradient.
 TORCH_LIBRARY_IMPL(tensorizer, Autograd, m) {

@@ -258,12 +258,14 @@ void define_reader_internals(torch::Library& library) {
                                   c10::intrusive_ptr<ScriptCancel> cancel) {
              cancel->run([&](Cancel& given) { reader.prefetch(string_vector(names), given); });
            }))
-      .def("traced_version", method(+[](FileReader& reader) {
-             return traced_version(reader.uri(), reader.options());
-           }))
-      .def("trace", method(+[](FileReader& reader, NameList names, OptionalType dtype, bool all) {
-             return NameList(
-                 trace(reader.uri(), string_vector(names), dtype, all, reader.options()));
+      .def("check_traceable",
+           method(+[](FileReader& reader) { check_traceable(reader.uri(), reader.options()); }))
+      // Returns the names, which may be those of all tensors, and the argument `traced` for them.
+      .def("trace",
+           method(+[](FileReader& reader, std::optional<NameList> names, OptionalType dtype) {
+             Traced seen = trace(reader, string_vector(names), dtype);
+             return std::make_tuple(NameList(std::move(seen.names)),
+                                    NameList(std::move(seen.shapes)));
            }));
 }
 

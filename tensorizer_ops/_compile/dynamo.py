@@ -2,22 +2,29 @@
 
 Registers when the program imports ``torch._dynamo``, because importing it here would take a second.
 The table that it writes to is private to torch. If a version of torch has a different table, these
-ops break the graph, as any op with such arguments does; ``tensorizer_ops.load`` and ``save`` still
-do not.
+ops break the graph.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tensorizer_ops import _core
 from tensorizer_ops._base.import_hook import when_imported
-from tensorizer_ops._base.options import as_pairs
 from tensorizer_ops._compile import traced
+
+OPS = (
+    "load",
+    "load_tensors",
+    "load_slices",
+    "load_into",
+    "save",
+    "save_tensors",
+    "names",
+    "verify",
+)
 
 
 def _register() -> None:
@@ -25,50 +32,35 @@ def _register() -> None:
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    for name in ("load", "load_tensors", "load_slices", "save", "names"):
+    for name in OPS:
         op = getattr(torch.ops.tensorizer, name)
-        inline = _inliner(VariableTracker, getattr(traced, name))
-        handlers[op] = handlers[op.default] = inline
-    for name, refuse in (
-        ("load_into", _refuse_secrets),
-        ("save_tensors", _refuse_secrets_and_subclasses),
-        ("verify", _refuse_secrets),
-    ):
-        op = getattr(torch.ops.tensorizer, name)
-        handlers[op] = handlers[op.default] = refuse
-    for constant in (traced.names_now, traced.shapes_now, traced.slices_now):
+        handlers[op] = handlers[op.default] = _inliner(VariableTracker, getattr(traced, name))
+    for constant in (traced.names_now, traced.seen_now, traced.refuse_secrets):
         torch.compiler.assume_constant_result(constant)
 
 
 def _inliner(tracker: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     def handle(_: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        if "traced" in kwargs:
-            return None  # the op call inside an inlined function: it goes into the graph itself
+        if tx.f_code is function.__code__:
+            return None  # the op call inside the inlined function: it goes into the graph itself
+        # Dynamo does not notice a dict that has got more keys unless something has read them all.
+        for name in ("options", "metadata"):
+            if name in kwargs:
+                copy = tracker.build(tx, traced.plain)
+                kwargs[name] = copy.call_function(tx, [kwargs[name]], {})
         return tracker.build(tx, function).call_function(tx, list(args), kwargs)
 
     return handle
 
 
-def _refuse_secrets(_: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
-    """Refuse secrets before the call enters the graph: Dynamo prints a call that fails there."""
-    uri = args[0] if args else kwargs["uri"]
-    options = kwargs["options"].as_python_constant() if "options" in kwargs else None
-    _core.refuse_traced_secrets(uri.as_python_constant(), as_pairs(options))
-
-
-def _refuse_secrets_and_subclasses(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
-    _refuse_secrets(self, tx, *args, **kwargs)
-    names = args[1] if len(args) > 1 else kwargs["names"]
-    tensors = args[2] if len(args) > 2 else kwargs["tensors"]
-    traced.refuse_subclasses(
-        names.as_python_constant(),
-        (each.as_proxy().node.meta["example_value"] for each in tensors.unpack_var_sequence(tx)),
-    )
-
-
 def _register_where_possible() -> None:
-    with contextlib.suppress(ImportError, AttributeError, TypeError):
+    try:
         _register()
+    except (ImportError, AttributeError, TypeError):
+        for name in OPS:
+            op = getattr(torch.ops.tensorizer, name)
+            for function in (op, op.default):
+                torch._dynamo.disallow_in_graph(function)
 
 
 def register_with_dynamo() -> None:

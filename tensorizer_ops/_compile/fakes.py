@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import re
 from typing import Any
 
 import torch
@@ -33,20 +33,42 @@ def _check_effect(uri: str, options: Options) -> None:
         )
 
 
-def _read_shapes(
-    uri: str, options: tuple[tuple[str, str], ...], dtype: torch.dtype | None, version: str | None
-) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file on the meta device; reads only the index.
-
-    ``version`` is only part of the cache key: it changes when the file changes.
-    """
-    reader = torch.classes.tensorizer.Reader(uri, dict(options))
-    shapes: dict[str, torch.Tensor] = reader.load(None, torch.device("meta"), dtype, "none", False)
-    return shapes
+Shapes = list[tuple[torch.dtype, list[int]]]
 
 
-# Cached because one trace asks many times.
-_known_shapes = functools.lru_cache(maxsize=16)(_read_shapes)
+def _read_shapes(uri: str, names: list[str], dtype: torch.dtype | None, options: Options) -> Shapes:
+    """Return the types and shapes of tensors of a file; reads only the index."""
+    reader = torch.classes.tensorizer.Reader(uri, options)
+    torch.classes.tensorizer._Internals(reader).check_traceable()
+    stored = reader.load(None, torch.device("meta"), dtype, "none", False)
+    if unknown := [name for name in names if name not in stored]:
+        reader.shape(unknown[0])  # raises NoSuchTensor
+    return [(stored[name].dtype, list(stored[name].shape)) for name in names]
+
+
+def _shapes(
+    uri: str,
+    names: list[str],
+    dtype: torch.dtype | None,
+    options: Options,
+    traced: list[str] | None,
+) -> Shapes:
+    """Return the types and shapes that the call will have: those in ``traced``, or it fails."""
+    if traced is None:
+        return _read_shapes(uri, names, dtype, options)
+    _core.refuse_traced_secrets(uri, as_pairs(options))
+    texts = traced[:-1] if traced[-1:] == ["all"] else traced
+    if len(texts) != len(names):
+        raise errors.InvalidArgument(f"{len(names)} names and {len(texts)} traced shapes")
+    return [_parsed(text) for text in texts]
+
+
+def _parsed(text: str) -> tuple[torch.dtype, list[int]]:
+    found = re.fullmatch(r"(\w+)\[((?:\d+(?:, )?)*)\]", text, re.ASCII)
+    dtype = getattr(torch, found[1], None) if found else None
+    if found is None or not isinstance(dtype, torch.dtype):
+        raise errors.InvalidArgument(f"{text!r} in traced is no type and shape")
+    return dtype, [int(size) for size in found[2].split(", ") if size]
 
 
 def _load_tensors(
@@ -61,16 +83,11 @@ def _load_tensors(
     options: Options = None,
     traced: list[str] | None = None,
 ) -> list[torch.Tensor]:
-    reader = torch.classes.tensorizer.Reader(uri, options)
-    version = torch.classes.tensorizer._Internals(reader).traced_version()
-    read = _read_shapes if version is None else _known_shapes
-    stored = read(uri, tuple(sorted((options or {}).items())), dtype, version)
-    if unknown := [name for name in names if name not in stored]:
-        reader.shape(unknown[0])  # raises NoSuchTensor
     where = torch.device("cpu") if device is None else device
     # A name that is given twice returns two tensors.
     return [
-        torch.empty(stored[name].shape, dtype=stored[name].dtype, device=where) for name in names
+        torch.empty(shape, dtype=stored, device=where)
+        for stored, shape in _shapes(uri, names, dtype, options, traced)
     ]
 
 
@@ -91,13 +108,28 @@ def _load_slices(
     options: Options = None,
     traced: list[str] | None = None,
 ) -> list[torch.Tensor]:
-    reader = torch.classes.tensorizer.Reader(uri, options)
-    torch.classes.tensorizer._Internals(reader).traced_version()
-    shapes = reader.load_slices(
-        names, tensors, dims, starts, lengths, steps, torch.device("meta"), dtype
-    )
+    known = _shapes(uri, names, dtype, options, traced)
+    sliced = [list(shape) for _, shape in known]
+    steps = [1] * len(tensors) if steps is None else steps
+    for place, dim, start, length, step in zip(tensors, dims, starts, lengths, steps, strict=True):
+        if not 0 <= place < len(names):
+            raise errors.InvalidArgument(
+                f"a slice is of tensor number {place} of the {len(names)} names: they are numbered "
+                "from 0 on"
+            )
+        shape = known[place][1]
+        fits = 0 <= dim < len(shape) and start >= 0 and step > 0
+        if not fits or not 0 <= length <= len(range(start, shape[dim], step)):
+            raise errors.InvalidArgument(
+                f"tensor {names[place]!r} has the shape {shape}, and dimension {dim} does not have "
+                f"{length} elements from {start} on with a step of {step}"
+            )
+        sliced[place][dim] = length
     where = torch.device("cpu") if device is None else device
-    return [torch.empty(shape.shape, dtype=shape.dtype, device=where) for shape in shapes]
+    return [
+        torch.empty(shape, dtype=stored, device=where)
+        for (stored, _), shape in zip(known, sliced, strict=True)
+    ]
 
 
 def _save_tensors(

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import errors
+from tensorizer_ops import _core, errors
+from tensorizer_ops._base.options import as_pairs
 from tensorizer_ops._base.slices import Slices, resolve, without
 
 Options = Mapping[str, str] | None
@@ -21,36 +22,46 @@ Options = Mapping[str, str] | None
 
 def names_now(uri: str, options: Options) -> list[str]:
     """Return the names in the file, which are a constant of the traced program."""
-    reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    # Raises for files and options that cannot be traced.
-    torch.classes.tensorizer._Internals(reader).traced_version()
+    reader = torch.classes.tensorizer.Reader(uri, options)
+    torch.classes.tensorizer._Internals(reader).check_traceable()
     return list(reader.names())
 
 
-def shapes_now(
-    uri: str, names: Sequence[str], dtype: torch.dtype | None, are_all: bool, options: Options
-) -> list[str]:
-    """Return the types and shapes in the file in the form of ``traced``: constants as well."""
-    reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    return list(torch.classes.tensorizer._Internals(reader).trace(list(names), dtype, are_all))
+def seen_now(
+    uri: str,
+    names: Sequence[str] | None,
+    slices: Slices | None,
+    dtype: torch.dtype | None,
+    options: Options,
+) -> tuple[Any, ...]:
+    """Return what the program keeps of the file: constants, all from one opening of it.
 
-
-def slices_now(
-    uri: str, names: Sequence[str], slices: Slices, options: Options
-) -> tuple[list[int], list[int], list[int], list[int], list[int], list[tuple[int, ...]]]:
-    """Return the slices for the shapes in the file: constants as well."""
-    reader = torch.classes.tensorizer.Reader(uri, _plain(options))
-    torch.classes.tensorizer._Internals(reader).traced_version()
+    These are the names, the argument ``traced``, and what ``resolve()`` returns for the slices.
+    """
+    reader = torch.classes.tensorizer.Reader(uri, options)
+    given = None if names is None else list(names)
+    known, shapes = torch.classes.tensorizer._Internals(reader).trace(given, dtype)
+    resolved = resolve(known, slices or {}, reader.shape)
     # A plain tuple: the compiler of torch 2.11 cannot unpack a named one that is a constant.
-    return resolve(names, slices, reader.shape)[:]
+    return (list(known), list(shapes), *resolved)
 
 
-def _plain(options: Options) -> dict[str, str] | None:
+def refuse_secrets(uri: str, options: Options) -> None:
+    """Refuse secrets before the call enters the graph: Dynamo prints a call that fails there."""
+    _core.refuse_traced_secrets(uri, as_pairs(options))
+
+
+def plain(options: Options) -> dict[str, str] | None:
     return None if options is None else dict(options)
 
 
 def names(uri: str, *, options: Options = None) -> list[str]:
     return names_now(uri, options)
+
+
+def verify(uri: str, *, options: Options = None, **how: Any) -> None:
+    refuse_secrets(uri, options)
+    torch.ops.tensorizer.verify(uri, options=options, **how)
 
 
 def load_tensors(
@@ -60,16 +71,18 @@ def load_tensors(
     dtype: torch.dtype | None = None,
     threads: int | None = None,
     options: Options = None,
-    are_all: bool = False,
+    traced: Sequence[str] | None = None,
     **how: Any,
 ) -> list[torch.Tensor]:
+    if traced is None:
+        traced = seen_now(uri, names, None, dtype, options)[1]
     tensors: list[torch.Tensor] = torch.ops.tensorizer.load_tensors(
         uri,
         list(names),
         dtype=dtype,
         threads=threads or None,
-        options=_plain(options),
-        traced=shapes_now(uri, names, dtype, are_all, options),
+        options=options,
+        traced=traced,
         **how,
     )
     return tensors
@@ -87,9 +100,11 @@ def load_slices(
     dtype: torch.dtype | None = None,
     threads: int | None = None,
     options: Options = None,
-    are_all: bool = False,
+    traced: Sequence[str] | None = None,
     **how: Any,
 ) -> list[torch.Tensor]:
+    if traced is None:
+        traced = seen_now(uri, names, None, dtype, options)[1]
     loaded: list[torch.Tensor] = torch.ops.tensorizer.load_slices(
         uri,
         list(names),
@@ -100,8 +115,8 @@ def load_slices(
         steps,
         dtype=dtype,
         threads=threads or None,
-        options=_plain(options),
-        traced=shapes_now(uri, names, dtype, are_all, options),
+        options=options,
+        traced=traced,
         **how,
     )
     return loaded
@@ -112,16 +127,28 @@ def load(
     *,
     names: Sequence[str] | None = None,
     slices: Slices | None = None,
+    dtype: torch.dtype | None = None,
     options: Options = None,
     **how: Any,
 ) -> dict[str, torch.Tensor]:
-    known = names_now(uri, options) if names is None else list(names)
-    how |= {"options": options, "are_all": names is None}
+    known, traced, *sliced, dropped = seen_now(uri, names, slices, dtype, options)
+    how |= {"dtype": dtype, "options": options, "traced": traced}
     if slices is None:
         return dict(zip(known, load_tensors(uri, known, **how), strict=True))
-    tensors, dims, starts, lengths, steps, dropped = slices_now(uri, known, slices, options)
-    loaded = load_slices(uri, known, tensors, dims, starts, lengths, steps, **how)
+    loaded = load_slices(uri, known, *sliced, **how)
     return dict(zip(known, without(loaded, dropped), strict=True))
+
+
+def load_into(
+    uri: str,
+    names: Sequence[str],
+    out: Sequence[torch.Tensor],
+    *,
+    options: Options = None,
+    **how: Any,
+) -> None:
+    refuse_secrets(uri, options)
+    torch.ops.tensorizer.load_into(uri, names, out, options=options, **how)
 
 
 def refuse_subclasses(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> None:
@@ -134,22 +161,19 @@ def refuse_subclasses(names: Iterable[str], tensors: Iterable[torch.Tensor]) -> 
             )
 
 
-def save(
+def save_tensors(
     uri: str,
-    tensors: Mapping[str, torch.Tensor],
+    names: Sequence[str],
+    tensors: Sequence[torch.Tensor],
     *,
-    hashes: str = "chunked",
-    threads: int = 0,
     options: Options = None,
-    metadata: Options = None,
+    **how: Any,
 ) -> None:
-    refuse_subclasses(tensors.keys(), tensors.values())
-    torch.ops.tensorizer.save_tensors(
-        uri,
-        list(tensors.keys()),
-        list(tensors.values()),
-        hashes=hashes,
-        threads=threads or None,
-        options=_plain(options),
-        metadata=_plain(metadata),
-    )
+    refuse_secrets(uri, options)
+    refuse_subclasses(names, tensors)
+    torch.ops.tensorizer.save_tensors(uri, names, tensors, options=options, **how)
+
+
+def save(uri: str, tensors: Mapping[str, torch.Tensor], *, threads: int = 0, **how: Any) -> None:
+    names, values = list(tensors.keys()), list(tensors.values())
+    save_tensors(uri, names, values, threads=threads or None, **how)

@@ -170,6 +170,10 @@ def test_make_fx_sees_what_a_graph_can_hold(path: str, mode: str, pre_dispatch: 
         targets = [node.target for node in trace(torch.ones(3)).graph.nodes]
         assert expected.default in targets
         assert not {ops.load.default, ops.save.default} & set(targets)
+    for call, op in (("load_tensors", ops.load_tensors), ("load_slices", ops.load_slices)):
+        trace = make_fx(Calls(call, path), tracing_mode=mode, pre_dispatch=pre_dispatch)
+        (node,) = (n for n in trace(torch.ones(3)).graph.nodes if n.target == op.default)
+        assert node.kwargs["traced"] == ["float32[3]"]
 
 
 LOADS: dict[str, Callable[[str], torch.Tensor]] = {
@@ -206,10 +210,17 @@ def test_a_file_that_changed_since_tracing_is_an_error(path: str, backend: str, 
         function()
 
 
-@pytest.mark.parametrize("call", ["load", "load of names", "load_into"])
-def test_an_exported_program_says_which_tensor_changed(path: str, call: str) -> None:
+@pytest.mark.parametrize("decomposed", [False, True], ids=["", "decomposed"])
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize(
+    "call", ["load", "load of names", "load_tensors", "load_slices", "load_into"]
+)
+def test_an_exported_program_says_which_tensor_changed(
+    path: str, call: str, strict: bool, decomposed: bool
+) -> None:
     ops.save(path, {"x": torch.zeros(3)})
-    model = torch.export.export(Calls(call, path), (torch.ones(3),)).module()
+    program = torch.export.export(Calls(call, path), (torch.ones(3),), strict=strict)
+    model = (program.run_decompositions() if decomposed else program).module()
     ops.save(path, {"x": torch.ones(1)})
     with pytest.raises(ValueError, match=r"'x'.* is float32\[1\], and was float32\[3\]"):
         model(torch.ones(3))
@@ -305,18 +316,6 @@ def test_tracing_takes_nothing_from_a_pipe(tmp_path: Path) -> None:
                 torch.compile(load, fullgraph=True, backend="eager")()
     finally:
         os.close(keep_open)
-
-
-def test_a_file_is_asked_for_its_shapes_once(path: str) -> None:
-    for size, misses in ((3, 1), (5, 2)):
-        ops.save(path, {f"t{i}": torch.zeros(size) for i in range(4)})
-        if misses == 1:
-            fakes._known_shapes.cache_clear()
-        function = torch.compile(
-            lambda size=size: ops.load(path)["t1"] + size, fullgraph=True, backend="aot_eager"
-        )
-        assert function().tolist() == [size] * size
-        assert fakes._known_shapes.cache_info().misses == misses
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kAll = "all";
 }  // namespace
 
-std::optional<std::string> traced_version(const std::string& uri, const OptionList& options) {
+void check_traceable(const std::string& uri, const OptionList& options) {
   refuse_secrets(uri, options, "a traced program");
   Cancel cancel;
   std::unique_ptr<Source> source;
@@ -25,7 +25,7 @@ std::optional<std::string> traced_version(const std::string& uri, const OptionLi
                     "have when the program runs",
                 error.system_errno(), error.path());
   }
-  if (!source->sequential()) return source->version();
+  if (!source->sequential()) return;
   throw Error(
       ErrorKind::InvalidArgument,
       source->label() +
@@ -33,16 +33,14 @@ std::optional<std::string> traced_version(const std::string& uri, const OptionLi
           "file, or load outside of the traced code");
 }
 
-std::vector<std::string> trace(const std::string& uri, const std::vector<std::string>& names,
-                               std::optional<c10::ScalarType> dtype, bool all,
-                               const OptionList& options) {
-  traced_version(uri, options);
-  FileReader reader(uri, options);
-  std::vector<std::string> seen;
-  for (const std::string& name : names) {
-    seen.push_back(describe_shape(cast_type(reader.dtype(name), dtype), reader.shape(name)));
+Traced trace(FileReader& reader, const std::optional<std::vector<std::string>>& names,
+             std::optional<c10::ScalarType> dtype) {
+  check_traceable(reader.uri(), reader.options());
+  Traced seen{names ? *names : reader.names(), {}};
+  for (const std::string& name : seen.names) {
+    seen.shapes.push_back(describe_shape(cast_type(reader.dtype(name), dtype), reader.shape(name)));
   }
-  if (all) seen.emplace_back(kAll);
+  if (!names) seen.shapes.emplace_back(kAll);
   return seen;
 }
 

@@ -13,16 +13,23 @@
 
 namespace tensorizer {
 
-// Opens the file without reading data, and returns its Source::version(). Throws
-// Error(InvalidArgument) if the URI or an option holds a secret, and for a source that can be read
-// only once: tracing would consume the bytes that the program needs.
-std::optional<std::string> traced_version(const std::string& uri, const OptionList& options);
+class FileReader;
 
-// Returns describe_shape() of each named tensor as the file holds it now, cast to `dtype` where
-// that applies. Behind them is a mark if the program wants `all` tensors of the file.
-std::vector<std::string> trace(const std::string& uri, const std::vector<std::string>& names,
-                               std::optional<c10::ScalarType> dtype, bool all,
-                               const OptionList& options);
+// Opens the file without reading data. Throws Error(InvalidArgument) if the URI or an option holds
+// a secret, and for a source that can be read only once: tracing would consume the bytes that the
+// program needs.
+void check_traceable(const std::string& uri, const OptionList& options);
+
+struct Traced {
+  std::vector<std::string> names;
+  // Their describe_shape(), and behind them a mark if the program wants all tensors of the file.
+  std::vector<std::string> shapes;
+};
+
+// Returns what the file holds now of the named tensors, or of all, cast to `dtype` where that
+// applies. Throws as check_traceable().
+Traced trace(FileReader& reader, const std::optional<std::vector<std::string>>& names,
+             std::optional<c10::ScalarType> dtype);
 
 // Returns a tensor's dtype and shape as text: "float32[2, 3]".
 std::string describe_shape(c10::ScalarType type, at::IntArrayRef shape);
