@@ -105,7 +105,7 @@ def work(options):
     out = torch.zeros(3)
     torch.ops.tensorizer.load_into(sys.argv[1], ["x"], [out], options=options)
     torch.ops.tensorizer.verify(sys.argv[1], options=options)
-    return tensorizer_ops.load(sys.argv[1], options=options)["x"] + out
+    return out + 1
 function = torch.compile(work, backend="eager")
 assert function({}).tolist() == [2] * 3
 try:
