@@ -77,14 +77,14 @@ class Asked(BaseHTTPRequestHandler):
         self.server.drained = True
 
 
-def replaced_after_opening(old: bytes, new: bytes) -> Answer:
-    """Give the old file to who opens it once, and the new one to who opens it again."""
+def replaced_after_opening(old: bytes, new: bytes, openings: int = 1) -> Answer:
+    """Give the old file for so many openings, and then the new one."""
     opened = 0
 
     def answer(asked: Asked) -> None:
         nonlocal opened
         opened += asked.headers.get("Range", "").startswith("bytes=0-")
-        number = min(opened, 2)
+        number = 1 if opened <= openings else 2
         asked.say_range((old, new)[number - 1], ETag=f'"{number}"')
 
     return answer
