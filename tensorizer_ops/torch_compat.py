@@ -15,7 +15,7 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from typing import IO, Any, BinaryIO, TypeVar
 
 import torch
 
+from tensorizer_ops import errors
 from tensorizer_ops._compat.sidecar import loading_pickle, saving_pickle
 from tensorizer_ops.serialization import TensorDeserializer, TensorSerializer
 
@@ -110,8 +111,10 @@ def tensorizer_loading(
         suppress_weights_only: treat ``weights_only=True`` as ``False``; without this it raises
             ``RuntimeError``.
         kwargs: further arguments for :class:`TensorDeserializer`, such as ``device``;
-            ``map_location`` moves only tensors whose data is in the pickle.
+            ``map_location`` moves only tensors whose data is in the pickle. The option ``trust`` is
+            refused: nobody has signed the pickle.
     """
+    _refuse_trust(kwargs.get("options"))
     context = _Loading(file_obj, load_func, suppress_weights_only, kwargs)
     with _set(_loading, context), _replaced_load():
         yield
@@ -188,6 +191,16 @@ def _read(context: _Loading, sidecar: Sidecar | None) -> Iterable[torch.Tensor]:
             "list"
         )
     return tensors
+
+
+def _refuse_trust(options: object) -> None:
+    """Raise if the tensors must be signed: a pickle may have others, and no signature covers it."""
+    if isinstance(options, Mapping) and "trust" in options:
+        raise errors.InvalidArgument(
+            "option 'trust' is not for tensorizer_loading(): torch.load reads a pickle, which no "
+            "signature covers: save the tensors alone with tensorizer_ops.save(), sign that file, "
+            "and load it with 'trust'"
+        )
 
 
 def _must_be_default(pickle_module: Any) -> None:

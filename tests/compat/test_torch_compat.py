@@ -16,8 +16,11 @@ import tensorizer.torch_compat as theirs
 import torch
 from tensorizer import TensorDeserializer as TheirDeserializer
 
+import tensorizer_ops
 import tensorizer_ops.torch_compat as ours
 from support.samples import DTYPES, raw, same, sample
+from support.signer import Signer
+from tensorizer_ops import errors
 from tensorizer_ops._compat import sidecar
 from tensorizer_ops.serialization import DecryptionParams, EncryptionParams
 from tensorizer_ops.torch_compat import tensorizer_loading, tensorizer_saving
@@ -362,3 +365,16 @@ def test_tensors_that_are_not_where_they_are_looked_for(pt: str, tmp_path: Path)
     os.remove(f"{pt}.tensors")
     with pytest.raises(FileNotFoundError, match=r"model\.pt\.tensors"):
         load(ours, pt)
+
+
+def test_a_pickle_cannot_be_signed(pt: str, signer: Signer) -> None:
+    with tensorizer_saving():
+        torch.save([torch.ones(2)], pt)
+    tensorizer_ops.sign(pt + ".tensors", key=signer.private)
+    torch.save([torch.zeros(2)], pt)  # a pickle that has its tensors itself
+    for more in ({}, {"load_func": lambda file, kwargs: []}):
+        with (
+            pytest.raises(errors.InvalidArgument, match="a pickle, which no signature covers"),
+            tensorizer_loading(device="cpu", options=signer.options, **more),
+        ):
+            torch.load(pt, weights_only=False)
