@@ -210,6 +210,9 @@ void define_reader_internals(torch::Library& library) {
       .def("remote_version", method(+[](FileReader& reader) { return reader.remote_version(); }))
       .def("signed_as", method(+[](FileReader& reader) { return reader.signed_as(); }))
       .def("can_map", method(+[](FileReader& reader) { return reader.can_map(); }))
+      .def("header_suffices", method(+[](FileReader& reader, std::int64_t tensor) {
+             return reader.header_suffices(static_cast<std::uint32_t>(tensor));
+           }))
       .def("matches", method(+[](FileReader& reader, std::int64_t tensor, at::Tensor given) {
              return reader.matches(static_cast<std::uint32_t>(tensor), given);
            }))

@@ -14,17 +14,17 @@ from tensorizer_ops._attest.compared import (
     Difference,
     usable,
 )
-from tensorizer_ops._attest.kept import Kept, hidden
+from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch, unlisted_in
-from tensorizer_ops._base.arguments import checked, kind_of, wrong
+from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.memory import identity
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.savable import (
     is_distributed,
-    only_wraps,
     plain_tensors,
     refuse_without_memory,
 )
+from tensorizer_ops._base.states import state_of, why_more
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Index, Weight, stored_in
@@ -87,7 +87,7 @@ def attest(
             raise errors.InvalidArgument(
                 "model= has a ScriptModule, which load_weights= cannot fill: give none"
             )
-        state = _state_of(model)
+        state = state_of(model)
         watch = Watch(state, unlisted_in(state, model), sizes_in(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
@@ -100,7 +100,7 @@ def _attest_names(
     """Compare each tensor with the one of its name in the file."""
     found = Attestation([], {}, {})
     if isinstance(model, torch.nn.Module):
-        model = usable(_state_of(model), found)
+        model = usable(state_of(model), found)
     if not isinstance(model, Mapping):
         raise wrong("model", model, "a module or a dict of tensors")
     given = dict(model)
@@ -117,11 +117,8 @@ def _attest_names(
                 continue
             if not is_distributed(tensor):
                 refuse_without_memory(name, tensor, "compared")
-            if not only_wraps(given[name]):
-                found.not_compared[name] = (
-                    f"it is {kind_of(given[name])}, which may change what the tensor in it means, "
-                    "such as by a scale"
-                )
+            if why := why_more(given[name]):
+                found.not_compared[name] = why
                 continue
             if why := _other_kind(stored, tensor):
                 found.different[name] = why
@@ -137,17 +134,6 @@ def _attest_names(
         if identity(given[name]) not in seen:
             found.not_compared[name] = "the file has no tensor of this name"
     return found
-
-
-def _state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors that a module has, by their names in files."""
-    state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
-    for name in hidden(model, state):
-        raise errors.InvalidArgument(
-            f"state_dict() of the module has another tensor {name!r} than the module: give a dict "
-            "of the tensors to compare"
-        )
-    return state
 
 
 def _other_kind(stored: Compared, tensor: torch.Tensor) -> str | None:

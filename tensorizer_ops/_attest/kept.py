@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
 from tensorizer_ops._attest.compared import Attestation, difference
-from tensorizer_ops._base.memory import identity, is_plain
+from tensorizer_ops._base.memory import is_plain
 
 # The attributes in which modules keep what they have, and the kind of it.
 _PARTS = {"_parameters": "tensor", "_buffers": "tensor", "_modules": "module"}
@@ -50,18 +50,6 @@ class Kept:
         if name in self._found.compared:
             self._found.compared.remove(name)
         self._found.not_compared[name] = f"the loader puts another {kind} in its place"
-
-
-def hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[str]:
-    """Yield the names of parameters and buffers for which a ``state_dict()`` has other tensors."""
-    for found in (
-        model.named_parameters(remove_duplicate=False),
-        model.named_buffers(remove_duplicate=False),
-    ):
-        for name, tensor in found:
-            other = state.get(name)
-            if other is not None and identity(other) != identity(tensor):
-                yield name
 
 
 def _has_same_values(now: object, before: object) -> bool:

@@ -344,12 +344,15 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
     def verify_module(self, m: torch.nn.Module) -> tuple[bool, list[tuple[Any, bool]]]:
         """Compare a module's tensors with the saved hashes of the tensors that were loaded.
 
+        With the option ``trust``, those without a SHA-256 of their own in the file are compared
+        with what is loaded again from it.
+
         Returns:
             Whether all tensors match, and a list of each name with whether its tensor matches.
 
         Raises:
             RuntimeError: a tensor was not loaded yet.
-            ValueError: a tensor of the module has no values.
+            ValueError: a tensor of the module has no values, or more than those, such as a scale.
         """
         self._must_be_module(m)
         results = compare_module(m, self._catalog, self._values)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tensorizer_ops import errors
+from tensorizer_ops._base.memory import copy_bytes
 from tensorizer_ops._base.savable import plain_tensor
+from tensorizer_ops._base.states import why_more
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.values import Values
 
@@ -18,26 +22,42 @@ def compare_module(
 
     Raises:
         RuntimeError: a tensor was not loaded yet.
-        ValueError: a tensor of the module has no values.
+        ValueError: a tensor of the module has no values, or more than those, such as a scale.
     """
     tensors: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
-    tensors = {**tensors, **dict(module.named_buffers())}
-    results: list[tuple[Any, bool]] = []
-    for i in catalog.kept:
-        value = values.loaded(i)
-        name = catalog.public_name(i)
-        here = tensors.get(catalog.names[i])
-        if here is None:
-            here = tensors.get(catalog.clean_name(i))
-        if here is not None and value is None:
-            raise RuntimeError(f"{name!r} was not loaded yet, and so its hashes are not known")
-        if here is None or value is None:
-            results.append((name, False))
-            continue
-        if catalog.data_sizes[i]:
-            here = plain_tensor(catalog.names[i], here, "verified")
-        same_shape = here.shape == value.shape
-        # The file has no data of a meta tensor, so its hashes are those of no bytes.
-        stored = here if catalog.data_sizes[i] else torch.empty(0, dtype=here.dtype, device="cpu")
-        results.append((name, same_shape and values.matches(i, stored)))
-    return results
+    # A hook may give the state_dict() others than the module has.
+    tensors |= dict(module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    with values.comparing() as matches:
+        return [
+            (catalog.public_name(i), _is_same(tensors, i, catalog, values, matches))
+            for i in catalog.kept
+        ]
+
+
+def _is_same(
+    tensors: dict[str, torch.Tensor],
+    number: int,
+    catalog: Catalog,
+    values: Values,
+    matches: Callable[[int, torch.Tensor], bool],
+) -> bool:
+    value, name = values.loaded(number), catalog.public_name(number)
+    here = tensors.get(catalog.names[number])
+    if here is None:
+        here = tensors.get(catalog.clean_name(number))
+    if here is not None and value is None:
+        raise RuntimeError(f"{name!r} was not loaded yet, and so its hashes are not known")
+    if here is None or value is None:
+        return False
+    if why := why_more(here):
+        raise errors.InvalidArgument(f"tensor {name!r} cannot be verified: {why}")
+    has_data = bool(catalog.data_sizes[number])
+    if has_data or not here.is_meta:
+        here = plain_tensor(catalog.names[number], here, "verified")
+    if here.shape != value.shape:
+        return False
+    if has_data:
+        return matches(number, here)
+    # The file has no data of a meta tensor, which loads as zeros.
+    return here.is_meta or not (copy_bytes(here) or b"").strip(b"\0")

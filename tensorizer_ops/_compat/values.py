@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -105,11 +107,26 @@ class Values:
         with self._reported(reader):
             return self._fetch(reader, numbers, None, verify)
 
-    def matches(self, number: int, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has the hashes of the one that was loaded."""
-        with torch._C.DisableTorchFunctionSubclass():
-            is_same: bool = self._file.internals.matches(number, tensor)
-        return is_same
+    @contextlib.contextmanager
+    def comparing(self) -> Iterator[Callable[[int, torch.Tensor], bool]]:
+        """Give what returns whether a tensor has the hashes of the one that was loaded.
+
+        If these are not enough for what must be signed, it compares with the file itself.
+        """
+        with contextlib.ExitStack() as stack:
+
+            @functools.cache
+            def again() -> Any:
+                reader = stack.enter_context(self._file.opened(self._catalog))
+                return torch.classes.tensorizer._Internals(reader)
+
+            def matches(number: int, tensor: torch.Tensor) -> bool:
+                internals = self._file.internals
+                internals = internals if internals.header_suffices(number) else again()
+                with torch._C.DisableTorchFunctionSubclass():
+                    return bool(internals.matches(number, tensor))
+
+            yield matches
 
     def _reported(self, reader: Any) -> AbstractContextManager[None]:
         return reported(reader, self._progress)

@@ -28,6 +28,7 @@ from tensorizer_ops._base.savable import (
     refuse_uninitialized,
     refuse_without_memory,
 )
+from tensorizer_ops._base.states import state_of, why_more
 from tensorizer_ops._base.tables import MOST_ROWS
 from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
 from tensorizer_ops._front.load_save import save
@@ -155,26 +156,37 @@ def verify_tensors(
     (``hashes="chunked"``) and CRC32s are computed where the tensors are; for SHA-256 of whole
     tensors, those on a device are copied to the host piece by piece.
 
+    With the option ``trust``, tensors of which the file has no SHA-256 are loaded to be compared;
+    with ``digest``, those in no chunks that make this digest.
+
     Args:
         uri: as for :func:`load`.
         tensors: a dict of tensors, or a module, whose tensors have the names of its
-            ``state_dict()``. The file may have more, and of tied weights only one name.
-        verify: ``"crc32"`` compares only CRC32s, where the file has them.
+            ``state_dict()``. The file may have more, and of tied weights only one name; but there
+            must be one to compare, if the file has any.
+        verify: ``"crc32"`` compares only CRC32s, where the file has them; not with ``trust``.
         options: as for :func:`load`.
 
     Raises:
         tensorizer_ops.errors.HashMismatch: values differ. It names all tensors, and with hashes of
             chunks the places.
         KeyError: the file has no tensor of a name.
-        ValueError: a tensor has another type or shape in the file, or no hash there.
+        ValueError: a tensor has another type or shape in the file, or no hash there. Or it is a
+            subclass with more than a tensor, such as a scale; or a module's ``state_dict()`` has
+            other tensors than the module.
     """
     if isinstance(tensors, torch.nn.Module):
-        tensors = tensors.state_dict(keep_vars=True)
+        tensors = state_of(tensors)
     given = as_dict(tensors)
     plain = plain_tensors(given, given.values(), done="verified")
+    for name, tensor in given.items():
+        if why := why_more(tensor):
+            raise errors.InvalidArgument(f"tensor {name!r} cannot be verified: {why}")
     given = dict(zip(given, plain, strict=True))
     reader = open_source(uri, options).reader
     known = set(reader.names())
+    if known and not given:
+        raise errors.InvalidArgument("tensors is empty: there is nothing to verify")
     seen = {identity(tensor) for name, tensor in given.items() if name in known}
     compared = {
         name: tensor

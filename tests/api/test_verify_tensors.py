@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tensorizer_ops
+from support.odd_tensors import Scaled
 from support.samples import zoo
 from tensorizer_ops import Hashes, errors, verify_tensors
 
@@ -110,3 +111,57 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
         verify_tensors(path, [torch.ones(2)])
     with pytest.raises(ValueError, match="verify is 'none'"):
         verify_tensors(path, {}, verify="none")
+
+
+def test_tensors_without_data_are_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    with tensorizer_ops.TensorSerializer(path) as serializer:
+        serializer.write_state_dict({"w": torch.empty(2, 3, device="meta"), "v": torch.ones(1)})
+    loaded = tensorizer_ops.TensorDeserializer(path, device="cpu")
+    for value in (0.0, -0.0, 7.0):
+        tensor = torch.full((2, 3), value)
+        module = torch.nn.Module()
+        module.register_buffer("w", tensor)
+        is_zero = tensor.view(torch.int32).count_nonzero() == 0
+        assert loaded.verify_module(module)[1] == [("w", is_zero), ("v", False)]
+        if is_zero:
+            verify_tensors(path, {"w": tensor})
+            continue
+        with pytest.raises(errors.HashMismatch, match="does not have the bytes that were saved"):
+            verify_tensors(path, {"w": tensor})
+
+
+def test_there_must_be_something_to_verify(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.save(path, {"w": torch.ones(3)})
+    for nothing in ({}, torch.nn.Identity()):
+        with pytest.raises(errors.InvalidArgument, match="there is nothing to verify"):
+            verify_tensors(path, nothing)
+    tensorizer_ops.save(path, {})
+    verify_tensors(path, {})
+
+
+def test_what_is_more_than_its_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.save(path, {"w": torch.ones(3)})
+    scaled = Scaled(torch.ones(3))
+    module = torch.nn.Module()
+    module.w = torch.nn.Parameter(scaled, requires_grad=False)
+    for tensors in ({"w": scaled}, module):
+        with pytest.raises(errors.InvalidArgument, match="'w' cannot be verified: it is Scaled"):
+            verify_tensors(path, tensors)
+    loaded = tensorizer_ops.TensorDeserializer(path, device="cpu")
+    with pytest.raises(errors.InvalidArgument, match="'w' cannot be verified: it is Scaled"):
+        loaded.verify_module(module)
+
+
+def test_a_state_dict_of_other_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "m.tensors"
+    tensorizer_ops.save(path, {"w": torch.ones(3)})
+    module = torch.nn.Module()
+    module.w = torch.nn.Parameter(torch.zeros(3))
+    module.register_state_dict_post_hook(lambda m, state, *_: state.update(w=torch.ones(3)))
+    with pytest.raises(errors.InvalidArgument, match="has another tensor 'w' than the module"):
+        verify_tensors(path, module)
+    loaded = tensorizer_ops.TensorDeserializer(path, device="cpu")
+    assert loaded.verify_module(module) == (False, [("w", False)])

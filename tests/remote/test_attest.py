@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import tensorizer_ops
 from local_servers.web import Web
-from support.odd_tensors import Wrapper
+from support.odd_tensors import Scaled, Wrapper
 from support.samples import same, zoo
 from support.signer import Signer
 from tensorizer_ops import Reader, attest, errors
@@ -96,15 +96,6 @@ def test_one_element_with_the_stride_of_a_matrix(tmp_path: Path) -> None:
         assert attest({"w": column}, tmp_path / "m.tensors").equal
         found = attest({"w": column + 1}, tmp_path / "m.tensors")
         assert found.different == {"w": "element [0] is not that of the file"}
-
-
-class Scaled(Wrapper):
-    """Has a scale beside the tensor that it wraps."""
-
-    scale = 2.0
-
-    def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        return ["inner"], self.scale
 
 
 class Opaque(Wrapper):

@@ -32,7 +32,7 @@ class Wrapper(torch.Tensor):
         made.inner = inner
         return made
 
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["inner"], None
 
     @staticmethod
@@ -43,6 +43,15 @@ class Wrapper(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plain = tree_map_only(cls, lambda each: each.inner, (args, kwargs or {}))
         return tree_map_only(torch.Tensor, cls, func(*plain[0], **plain[1]))
+
+
+class Scaled(Wrapper):
+    """Has a scale beside the tensor that it wraps."""
+
+    scale = 2.0
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["inner"], self.scale
 
 
 class Shell(Wrapper):

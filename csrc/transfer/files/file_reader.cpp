@@ -157,10 +157,17 @@ std::optional<Metadata> FileReader::metadata() { return file()->metadata(); }
 
 FormatInfo FileReader::format() { return file()->catalogue().info(); }
 
+bool FileReader::header_suffices(std::uint32_t number) const {
+  return suffice(headers_.digests(number), parse_load_options(option_list_));
+}
+
 bool FileReader::matches(std::uint32_t number, const at::Tensor& tensor) {
   Job job(*this);
   const at::NoGradGuard no_grad;
   const HeldMemory held(std::span(&tensor, 1));
+  if (!header_suffices(number)) {
+    return has_same_bytes(held.tensors()[0], load_to_compare(*file(), number), job.cancel);
+  }
   const at::Tensor bytes = row_major_bytes(held.tensors()[0], "the tensor in memory").cpu();
   if (const auto found = headers_.matches(number, const_bytes(bytes), job.cancel)) return *found;
   throw Error(ErrorKind::InvalidArgument,
@@ -173,7 +180,16 @@ void FileReader::verify_memory(const std::vector<std::string>& names,
                                const std::vector<at::Tensor>& tensors, Verify verify) {
   const std::shared_ptr<OpenFile> open = file();
   Job job(*this);
-  tensorizer::verify_memory(*open, names, tensors, verify, job.cancel);
+  const auto load = [&](std::uint32_t number) { return load_to_compare(*open, number); };
+  tensorizer::verify_memory(*open, names, tensors, verify, load, job.cancel);
+}
+
+at::Tensor FileReader::load_to_compare(OpenFile& file, std::uint32_t number) {
+  // What the file keeps no hashes of is verified by what the options ask for.
+  const bool is_verified = file.options().digest || file.source().signed_as();
+  LoadRequest request;
+  if (is_verified) request.verify = Verify::All;
+  return load(file, {&number, 1}, request, Ties::Shared, /*headers=*/false)[0];
 }
 
 at::Tensor FileReader::bytes(std::uint64_t offset, std::uint64_t size) {

@@ -78,7 +78,10 @@ class FileReader {
   std::vector<at::Tensor> load_numbered(const std::optional<std::vector<std::uint32_t>>& numbers,
                                         const LoadRequest& request);
   const HeaderCache& headers() const noexcept { return headers_; }
-  // Returns whether the data of `tensor` has the digests that were saved for tensor `number`.
+  // Returns whether the header of a loaded tensor has digests that suffice() (verify_memory.h).
+  bool header_suffices(std::uint32_t number) const;
+  // Returns whether the data of `tensor` has the digests that were saved for tensor `number`, or
+  // that tensor's bytes, which are loaded, if its header does not suffice.
   // Throws Error(InvalidFormat) if that tensor's header was not kept or has no digests.
   bool matches(std::uint32_t number, const at::Tensor& tensor);
   // Compares tensors in memory with the file's digests of them (verify_memory.h).
@@ -143,6 +146,8 @@ class FileReader {
   std::vector<at::Tensor> load(OpenFile& file, std::span<const std::uint32_t> selected,
                                const LoadRequest& request, Ties ties, bool headers,
                                const TensorSlices& slices = {});
+  // Loads a tensor to the CPU, to compare others with it.
+  at::Tensor load_to_compare(OpenFile& file, std::uint32_t number);
   void run(OpenFile& file, Targets& targets, Verify verify, std::int64_t threads, Job& job,
            DataDigests* data_digests);
   // Also checks the digest that the options ask for.

@@ -38,6 +38,11 @@ std::uint16_t HeaderCache::module_index(std::uint32_t number) const {
   return number < kept_.size() ? kept_[number].module_index : std::uint16_t{0};
 }
 
+Digests HeaderCache::digests(std::uint32_t number) const {
+  const std::lock_guard lock(mutex_);
+  return number < kept_.size() ? kept_[number].digests : Digests();
+}
+
 std::optional<bool> HeaderCache::matches(std::uint32_t number, ConstBytes data,
                                          Cancel& cancel) const {
   const Kept kept = find(number);

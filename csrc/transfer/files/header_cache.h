@@ -20,6 +20,8 @@ class HeaderCache {
   void keep_tied(std::uint32_t number, std::uint32_t other, std::uint16_t module_index);
   // Returns 0 for a tensor whose header was not kept.
   std::uint16_t module_index(std::uint32_t number) const;
+  // Returns none for a tensor whose header was not kept.
+  Digests digests(std::uint32_t number) const;
   // Returns whether `data` has every digest that the header has; null if the header was not kept or
   // has no digests. Throws what `cancel` throws.
   std::optional<bool> matches(std::uint32_t number, ConstBytes data, Cancel& cancel) const;

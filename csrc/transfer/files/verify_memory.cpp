@@ -4,11 +4,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/digest/check.h"
+#include "engine/digest/data_digests.h"
 #include "engine/load/load.h"
 #include "engine/move/workers.h"
 #include "transfer/files/tracing.h"
@@ -19,6 +21,11 @@
 namespace tensorizer {
 
 namespace {
+
+bool is_signed(const LoadOptions& options) {
+  return std::ranges::any_of(options.source.given,
+                             [](const auto& option) { return option.first == "trust"; });
+}
 
 // Bytes that come from a device at a time.
 constexpr std::int64_t kPiece = 16 << 20;
@@ -59,21 +66,37 @@ Digests digests_of(const at::Tensor& tensor, const DigestStart& start, Cancel& c
   return running.finish();
 }
 
+// Returns whether the digests of chunks are compared: those that the digest of the file is made of,
+// if it must have one.
+bool compares_listed(OpenFile& file, Verify verify) {
+  const std::optional<ModelDigest>& pinned = file.options().digest;
+  if (!pinned) return compares_chunks(file.catalogue(), verify, nullptr);
+  return pinned->version == DigestVersion::Chunks &&
+         DataDigests::are_listed(file.catalogue(), pinned->version);
+}
+
 class MemoryCheck {
  public:
-  MemoryCheck(OpenFile& file, Verify verify, Cancel& cancel)
-      : file_(file), verify_(verify), cancel_(cancel) {}
+  MemoryCheck(OpenFile& file, Verify verify, const LoadTensor& load, Cancel& cancel)
+      : file_(file), verify_(verify), load_(load), cancel_(cancel) {}
 
   void check(std::uint32_t number, const at::Tensor& tensor,
              const std::optional<TensorDetails>& details) {
     cancel_.check();
-    const Entry& entry = file_.entry(number);
-    if (entry.data_size == 0) return;
+    if (tensor.numel() == 0) return;
+    if (file_.entry(number).data_size == 0) {  // it loads as zeros
+      check_loaded(number, tensor);
+      return;
+    }
     if (!details) {
       check_chunks(number, tensor);
       return;
     }
     const Digests expected = compared(*details, verify_);
+    if (!suffice(expected, file_.options())) {
+      check_loaded(number, tensor);
+      return;
+    }
     const DigestStart start{details->hashed, hashes_of(expected)};
     if (start.hashes.empty()) {
       throw Error(ErrorKind::InvalidArgument,
@@ -106,6 +129,11 @@ class MemoryCheck {
     });
   }
 
+  void check_loaded(std::uint32_t number, const at::Tensor& tensor) {
+    if (has_same_bytes(tensor, load_(number), cancel_)) return;
+    differs(number, "it does not have the bytes that were saved");
+  }
+
   void differs(std::uint32_t number, const std::string& how) {
     if (++count_ > kMostNamed) return;
     differences_ += "\n" + describe(file_.names()[number], file_.entry_number(number)) + ": " + how;
@@ -113,6 +141,7 @@ class MemoryCheck {
 
   OpenFile& file_;
   const Verify verify_;
+  const LoadTensor& load_;
   Cancel& cancel_;
   std::size_t count_ = 0;
   std::string differences_;
@@ -135,10 +164,42 @@ void check_shape(const OpenFile& file, std::uint32_t number, const at::Tensor& t
                                               describe_shape(tensor.scalar_type(), tensor.sizes()));
 }
 
+// Returns what is compared: all hashes if the options say which tensors the file must have.
+Verify checked_verify(const OpenFile& file, Verify asked) {
+  if (is_signed(file.options()) && asked != Verify::All) {
+    throw Error(
+        ErrorKind::InvalidArgument,
+        "verify=\"crc32\" is not for the option 'trust': tensors that differ from those that "
+        "were signed may have the same CRC32");
+  }
+  return file.checked(asked);
+}
+
 }  // namespace
 
+bool suffice(const Digests& digests, const LoadOptions& options) {
+  return !options.digest && (digests[Hash::Sha256] || !is_signed(options));
+}
+
+bool has_same_bytes(const at::Tensor& tensor, const at::Tensor& expected, Cancel& cancel) {
+  const at::Tensor own = row_major_bytes(tensor, "a tensor");
+  const at::Tensor other = row_major_bytes(expected, "a tensor");
+  if (own.numel() != other.numel()) return false;
+  for (std::int64_t at = 0; at < own.numel(); at += kPiece) {
+    cancel.check();
+    const std::int64_t size = std::min(kPiece, own.numel() - at);
+    const at::Tensor piece = own.narrow(0, at, size).cpu();
+    if (!std::ranges::equal(const_bytes(piece), const_bytes(other.narrow(0, at, size)))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void verify_memory(OpenFile& file, const std::vector<std::string>& names,
-                   const std::vector<at::Tensor>& tensors, Verify verify, Cancel& cancel) {
+                   const std::vector<at::Tensor>& tensors, Verify verify, const LoadTensor& load,
+                   Cancel& cancel) {
+  verify = checked_verify(file, verify);
   if (names.size() != tensors.size()) {
     throw Error(ErrorKind::InvalidArgument, std::to_string(names.size()) + " names and " +
                                                 std::to_string(tensors.size()) + " tensors");
@@ -148,7 +209,7 @@ void verify_memory(OpenFile& file, const std::vector<std::string>& names,
   const RedactedQuotes quotes(file.source());
   const std::vector<std::uint32_t> numbers = file.select(names);
   // Without a list of digests, they are in the headers, which may be far away.
-  const bool chunked = compares_chunks(file.catalogue(), verify, nullptr);
+  const bool chunked = compares_listed(file, verify);
   std::vector<std::vector<std::byte>> headers(chunked ? 0 : numbers.size());
   std::vector<std::optional<TensorDetails>> details(numbers.size());
   for_each_number(headers.size(), kWaitingWorkers, cancel, [&](std::size_t i) {
@@ -156,7 +217,7 @@ void verify_memory(OpenFile& file, const std::vector<std::string>& names,
   });
   const std::vector<at::Tensor>& own = held.tensors();
   for (std::size_t i = 0; i < numbers.size(); ++i) check_shape(file, numbers[i], own[i]);
-  MemoryCheck check(file, verify, cancel);
+  MemoryCheck check(file, verify, load, cancel);
   for (std::size_t i = 0; i < numbers.size(); ++i) check.check(numbers[i], own[i], details[i]);
   check.finish();
 }

@@ -1,0 +1,86 @@
+"""Tensors in memory beside signed files: hashes that others can match are not enough."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+import tensorizer_ops
+from support.signer import Signer
+from tensorizer_ops import Hashes, TensorDeserializer, errors, verify_tensors
+
+# Data keeps its CRC32 if these bits are flipped anywhere: those of its generator polynomial.
+SAME_CRC32 = (0x1DB710641).to_bytes(5, "little")
+
+
+class Holder(torch.nn.Module):
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(tensor)
+
+
+def forged(tensor: torch.Tensor) -> torch.Tensor:
+    """Return another tensor with the same CRC32."""
+    data = tensor.numpy().tobytes()
+    flipped = bytes(a ^ b for a, b in zip(data, SAME_CRC32, strict=False))
+    other = flipped + data[len(flipped) :]
+    assert zlib.crc32(other) == zlib.crc32(data)
+    return torch.frombuffer(bytearray(other), dtype=tensor.dtype).view(tensor.shape)
+
+
+@pytest.mark.parametrize("how", ["trust", "digest"])
+@pytest.mark.parametrize("hashes", get_args(Hashes))
+def test_crc32_does_not_vouch(tmp_path: Path, signer: Signer, hashes: Any, how: str) -> None:
+    path = tmp_path / "m.tensors"
+    tensor = torch.arange(700_000, dtype=torch.float32)
+    tensorizer_ops.save(path, {"w": tensor}, hashes=hashes)
+    tensorizer_ops.sign(path, key=signer.private)
+    options = dict(signer.options) if how == "trust" else {"digest": tensorizer_ops.digest(path)}
+    other = forged(tensor)
+    verify_tensors(path, {"w": tensor}, options=options)
+    with pytest.raises(errors.HashMismatch, match=r"'w' .* (the SHA-256|bytes) that w"):
+        verify_tensors(path, {"w": other}, options=options)
+    if hashes == "crc32":
+        verify_tensors(path, {"w": other})
+    loaded = TensorDeserializer(path, device="cpu", options=options)
+    assert loaded.verify_module(Holder(tensor)) == (True, [("w", True)])
+    assert loaded.verify_module(Holder(other)) == (False, [("w", False)])
+
+
+def test_crc32_is_refused(tmp_path: Path, signer: Signer) -> None:
+    path = tmp_path / "m.tensors"
+    tensors = {"w": torch.ones(3)}
+    tensorizer_ops.save(path, tensors, hashes="all")
+    tensorizer_ops.sign(path, key=signer.private)
+    with pytest.raises(errors.InvalidArgument, match="may have the same CRC32"):
+        verify_tensors(path, tensors, verify="crc32", options=signer.options)
+
+
+def test_a_digest_does_not_cover_hashes(tmp_path: Path) -> None:
+    """Hashes in the headers of tensors may be those of another model with the same digest."""
+    path = tmp_path / "m.tensors"
+    tensors = {"a": torch.ones(3), "b": torch.zeros(3)}
+    tensorizer_ops.save(path, tensors, hashes="sha256", options={"digests": True})
+    options = {"digest": tensorizer_ops.digest(path, version=1)}
+    verify_tensors(path, tensors, options=options)
+    tensorizer_ops.save(path, tensors, hashes="sha256")
+    with pytest.raises(errors.InvalidArgument, match="keeps no digests that its own digest is"):
+        verify_tensors(path, tensors, options=options)
+
+
+def test_closed_files_are_opened_again(tmp_path: Path, signer: Signer) -> None:
+    path = tmp_path / "m.tensors"
+    tensor = torch.ones(3)
+    tensorizer_ops.save(path, {"w": tensor}, hashes="none")
+    tensorizer_ops.sign(path, key=signer.private)
+    loaded = TensorDeserializer(path, device="cpu", options=signer.options)
+    tensorizer_ops.save(path, {"w": torch.zeros(3)}, hashes="none")
+    with pytest.raises(errors.HashMismatch):
+        loaded.verify_module(Holder(tensor))
+    loaded.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        loaded.verify_module(Holder(tensor))
