@@ -284,4 +284,6 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
     for name, content in there.items():
         with replacing(os.path.join(place, name)) as part:
             Path(part).write_bytes(content)
+    if folder.policy is not None:  # another copy may have been made to the folder meanwhile
+        refuse_others(folder, place, there)
     return place

@@ -52,6 +52,8 @@ class Folder:
         name: the path, or the URI without secrets.
         label: the name as errors show it: in quotes.
         policy: who must have signed its files; ``None`` if nobody must.
+        bundle: the name of the bundle among the files here; ``None`` if an option names another. A
+            file of its name is one as all others then.
     """
 
     def __init__(self, uri: Target, options: Options | None = None) -> None:
@@ -70,6 +72,7 @@ class Folder:
         self._plain = as_pairs(unsigned(given))
         self.policy = _core.trust_in(as_pairs(given))
         self._bundle = given.get("signature")
+        self.bundle = None if self._bundle else BUNDLE
         self._lock = threading.RLock()  # all threads of a load go by one bundle
         self._listed: list[str] | None = None
         self._left_out: list[str] = []
@@ -136,7 +139,7 @@ class Folder:
             # Not one that is beside a file, or in a folder in this one.
             self._given.update(counted, signature=bundle, subject=root)
             listed = self.listed(prefix, [name for name, _ in files])
-            self._listed = [*listed, *([] if self._bundle else [BUNDLE])]
+            self._listed = [*listed, *([self.bundle] if self.bundle else [])]
             self._left_out = [*within(prefix, NEVER_SIGNED), *inside(self.path, bundle)]
             self._ignored = within(prefix, ignored)
         return self._listed
@@ -209,7 +212,7 @@ class Folder:
         return found
 
     def _is_listed(self, name: str) -> bool:
-        return name != BUNDLE and name in self.signed_files()
+        return name != self.bundle and name in self.signed_files()
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
@@ -247,7 +250,7 @@ class Folder:
         ``whole`` says that all are read before any is used, so that it may have been signed in
         whole.
         """
-        if name == BUNDLE:
+        if name == self.bundle:
             options, end = self._plain, _core.MOST_BUNDLE_BYTES + 1 if end is None else end
         else:
             options = as_pairs(self.loads)

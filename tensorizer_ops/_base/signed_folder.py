@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.folder import BUNDLE, LIMIT, NEVER_SIGNED, SIGNATURE, Folder
+from tensorizer_ops._base.folder import LIMIT, NEVER_SIGNED, SIGNATURE, Folder
 
 PIECE = 4 << 20
 # What programs that serve a model do not read.
@@ -34,7 +34,7 @@ def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
         "licenses and pictures)"
     )
     refuse_unsigned(folder.path, names, [*folder.left_out, *harmless], advice)
-    for name in sorted({*names} - {BUNDLE, *loaded}):
+    for name in sorted({*names} - {folder.bundle, *loaded}):
         read_through(folder.open(name, PIECE, whole=True))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import BUNDLE, Folder, inside, refuse_path, refuse_signed
+from tensorizer_ops._base.folder import Folder, inside, refuse_path, refuse_signed
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.signed_folder import others_in, refuse_links
@@ -189,6 +189,8 @@ def download(
         os.makedirs(os.path.dirname(path), exist_ok=True)
         size, checked = _receive(folder, name, path, digest, show, overwrite)
         yield Copied(name, size, time.monotonic() - begin, checked)
+    if folder.policy:  # another download may have written to the folder meanwhile
+        refuse_others(folder, here.path, wanted)
     if listed:
         with replacing(os.path.join(here.path, LIST)) as part:
             Path(part).write_text(listed.text(), encoding="utf-8", newline="")
@@ -264,7 +266,7 @@ def _receive(
             )
         if digest:
             return job.done, kind
-        if folder.policy is not None and name == BUNDLE:
+        if folder.policy is not None and name == folder.bundle:
             folder.check_bundle(part)
         own = ["own hashes"] * _has_right_hashes(name, part, show)
         # Without a hash that was compared before, only the bytes show whether they are others.
@@ -321,6 +323,8 @@ class _Hashing:
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """Give the name of a file that replaces another one, unless an exception leaves the block."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise errors.InvalidArgument(f"{path!r} is a folder, in the place of a file: move it away")
     folder, name = os.path.split(path)
     part = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part")
     try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import checkpoint, errors, trust
 from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._dcp import hugging_face
 from tensorizer_ops._front import serving
+from tensorizer_ops._hf import transfer
 
 
 @pytest.fixture
@@ -856,6 +859,56 @@ def test_files_of_a_fetch_are_of_one_bundle(model: Path, signer: Signer, tmp_pat
         tensorizer_ops.hf.fetch(server.url(""), tmp_path / "target", options=signer.options)
         bundles = [asked for asked in server.asked if asked.path == "/model.sig"]
     assert len(bundles) == 2  # the second is compared with the first
+
+
+@pytest.mark.parametrize("copy", [tensorizer_ops.download, tensorizer_ops.hf.fetch])
+def test_two_copies_to_one_folder(
+    model: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy: Any
+) -> None:
+    (model / "config.json").write_text("{}")
+    tensorizer_ops.sign(model, key=signer.private)
+    target = tmp_path / "target"
+    replacing = transfer.replacing
+
+    @contextlib.contextmanager
+    def disturbed(path: str) -> Iterator[str]:
+        with replacing(path) as part:
+            yield part
+        (target / "of_another.py").write_text("print()")
+
+    for module in (transfer, tensorizer_ops.hf):
+        monkeypatch.setattr(module, "replacing", disturbed)
+    with pytest.raises(errors.InvalidArgument, match=r"of_another.py' is none of the signed files"):
+        copy(model, target, options=signer.options)
+
+
+@pytest.mark.parametrize("copy", [tensorizer_ops.download, tensorizer_ops.hf.fetch])
+def test_a_folder_in_the_place_of_a_file(
+    model: Path, signer: Signer, tmp_path: Path, copy: Any
+) -> None:
+    (model / "config.json").write_text("{}")
+    tensorizer_ops.sign(model, key=signer.private)
+    place = tmp_path / "target" / "config.json"
+    place.mkdir(parents=True)
+    with pytest.raises(errors.InvalidArgument, match=r"config.json' is a folder, in the place of"):
+        copy(model, tmp_path / "target", options=signer.options)
+    assert [*tmp_path.glob("target/.*")] == []
+
+
+def test_a_bundle_that_another_one_lists(model: Path, signer: Signer, tmp_path: Path) -> None:
+    """It is a file as all others, if the other bundle is asked for."""
+    tensorizer_ops.sign(model, key=signer.private)
+    tensorizer_ops.sign(tmp_path, key=signer.private, ignore=["keys"])
+    options = signer.options | {"signature": str(tmp_path / "model.sig")}
+    refuse_changed(Folder(model, options), [])
+    copied = tensorizer_ops.download(model, tmp_path / "target", options=options)
+    assert "model.sig" in [file.name for file in copied]
+    text = (model / "model.sig").read_text()
+    (model / "model.sig").write_text(text[:-1] + " ")
+    with pytest.raises(errors.HashMismatch, match=r"model\.sig"):
+        refuse_changed(Folder(model, options), [])
+    with pytest.raises(errors.HashMismatch, match=r"model\.sig"):
+        tensorizer_ops.download(model, tmp_path / "other", options=options)
 
 
 def test_a_download_with_folders(model: Path, signer: Signer, tmp_path: Path) -> None:
