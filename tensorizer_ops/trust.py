@@ -421,12 +421,13 @@ def _is_index(name: str, text: bytes) -> bool:
 
 
 def _pem_of(argument: str, given: Pem) -> str:
-    """Return PEM, which is in a file if it is given by a path."""
+    """Return PEM, which is in a file if it is given by a path. Around it may be any bytes."""
     if isinstance(given, os.PathLike):
-        return Path(given).read_text()
+        return Path(given).read_bytes().decode(errors="replace")
     if not isinstance(given, str | bytes):
         raise TypeError(f"{argument} has {kind_of(given)}, and must have PEM or paths")
-    text = given.decode() if isinstance(given, bytes) else given
+    given = given.encode(errors="replace") if isinstance(given, str) else given
+    text = given.decode(errors="replace")
     if "-----BEGIN " not in text:
         raise errors.InvalidArgument(
             f"{argument} has a text that is no PEM: give a path as pathlib.Path"

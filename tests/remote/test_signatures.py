@@ -299,6 +299,19 @@ def test_only_the_model_that_is_pinned(
         tensorizer_ops.load(model / "m.tensors", options={"trust": "named:pinned"})
 
 
+@pytest.mark.parametrize("pem", [b"-----BEGIN \xff", "-----BEGIN \udcff", Path("key")], ids=repr)
+def test_text_that_is_not_unicode(tmp_path: Path, signer: Signer, pem: Any) -> None:
+    around = b"Issuer: M\xfcller\n"
+    if isinstance(pem, Path):
+        (pem := tmp_path / pem).write_bytes(b"-----BEGIN \xff")
+    with pytest.raises(errors.InvalidArgument, match="is PEM of another kind"):
+        trust.add("odd", keys=[pem])
+    with pytest.raises(errors.InvalidArgument, match="there is no certificate"):
+        trust.add("odd", roots=[pem], identities=["a"])
+    trust.add("odd", keys=[around + signer.public.read_bytes()])
+    trust.remove("odd")
+
+
 def test_a_policy_in_a_file(model: Path, signer: Signer) -> None:
     root = tensorizer_ops.sign(model, key=signer.private)
     policy = signer.folder / "policy.json"
