@@ -12,6 +12,7 @@ from tensorizer_ops._attest.compared import (
     Compared,
     Comparing,
     Difference,
+    unknown_kind,
     usable,
 )
 from tensorizer_ops._attest.kept import Kept
@@ -104,9 +105,14 @@ def _attest_names(
     if not isinstance(model, Mapping):
         raise wrong("model", model, "a module or a dict of tensors")
     given = dict(model)
-    plain = plain_tensors(given, given.values(), shards=True, done="compared")
-    tensors = dict(zip(given, plain, strict=True))
     seen = set()
+    for name, tensor in given.items():
+        if isinstance(tensor, torch.Tensor) and name in reader and (why := unknown_kind(tensor)):
+            found.not_compared[name] = why
+            seen.add(identity(tensor))
+    known = {name: tensor for name, tensor in given.items() if name not in found.not_compared}
+    plain = plain_tensors(known, known.values(), shards=True, done="compared")
+    tensors = dict(zip(known, plain, strict=True))
     comparisons: dict[str, tuple[torch.Tensor, Callable[[], Difference | None]]] = {}
     with Comparing() as comparing:
         for stored in stored_in(reader, [name for name in reader if name in tensors], Compared):
@@ -117,9 +123,6 @@ def _attest_names(
                 continue
             if not is_distributed(tensor):
                 refuse_without_memory(name, tensor, "compared")
-            if why := why_more(given[name]):
-                found.not_compared[name] = why
-                continue
             if why := _other_kind(stored, tensor):
                 found.different[name] = why
                 continue

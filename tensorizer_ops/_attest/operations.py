@@ -6,8 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._pytree import tree_leaves
 
+from tensorizer_ops._base.savable import is_dispatched
+from tensorizer_ops._front.weight import Weight
+
+# Subclasses that do not divide an operation into others on plain tensors, which a mode sees.
+_NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
 # What normalizations change although their schemas do not tell.
 _STATISTICS = ("running_mean", "running_var")
 
@@ -15,6 +22,16 @@ _STATISTICS = ("running_mean", "running_var")
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in an argument or a result."""
     return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def is_divided(tensor: torch.Tensor) -> bool:
+    """Return whether the class of a tensor decides what an operation does with the elements."""
+    return is_dispatched(tensor) and not isinstance(tensor, _NOT_DIVIDED)
+
+
+def outputs_of(func: Any) -> set[str]:
+    """Return the names of the arguments whose elements an operation replaces, and does not read."""
+    return {each.name for each in func._schema.arguments if each.is_out}
 
 
 def written_by(

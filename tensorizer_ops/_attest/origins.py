@@ -10,13 +10,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops._attest.compared import Compared
-from tensorizer_ops._attest.coverage import Layout
-from tensorizer_ops._attest.operations import tensors_in
+from tensorizer_ops._attest.coverage import Layout, uncovered
+from tensorizer_ops._attest.operations import is_divided, outputs_of, tensors_in
 from tensorizer_ops._base.memory import (
     fills_storage,
+    has_memory,
     is_allocated_by_torch,
     is_plain,
-    plain_parts,
     weak_storage,
 )
 from tensorizer_ops._front.weight import Weight
@@ -41,24 +41,27 @@ class Origins:
     """
 
     def __init__(self) -> None:
-        # By weak_storage(), whether all that is in a storage is made of the file.
-        self._storages: dict[StorageWeakRef, bool] = {}
+        # By weak_storage(), the parts of a storage that are made of the file; None: all of it.
+        self._storages: dict[StorageWeakRef, set[Layout] | None] = {}
         self._limit = 1024
 
     def is_of_file(self, source: torch.Tensor | torch.UntypedStorage) -> bool:
         """Return whether all elements are made of the file, or of no tensor."""
         if isinstance(source, torch.UntypedStorage):
-            return self._storages.get(weak_storage(source), False)
-        return all(map(self._is_part_of_file, plain_parts(source)))
-
-    def _is_part_of_file(self, part: torch.Tensor) -> bool:
-        if isinstance(part, Weight):
-            return is_compared(part) and all(
-                self._storages.get(weak_storage(each), True) for each in part.in_memory()
+            return self._storages.get(weak_storage(source), set()) is None
+        if isinstance(source, Weight):
+            return is_compared(source) and all(
+                self._storages.get(weak_storage(each)) is None for each in source.in_memory()
             )
-        if part.is_meta:  # it has no elements
+        if source.is_meta or source.numel() == 0:
             return True
-        return is_plain(part) and self._storages.get(weak_storage(part), False)
+        if is_divided(source) or not has_memory(source):
+            return False
+        storage = weak_storage(source)
+        parts = self._storages.get(storage, set())
+        if parts and not uncovered(Layout.of(source), parts) and fills_storage(source):
+            self._storages[storage] = None  # which is found faster
+        return parts is None or not uncovered(Layout.of(source), parts)
 
     def follow(
         self,
@@ -75,17 +78,34 @@ class Origins:
         returned = list(tensors_in(result))
         if changed or returned:
             is_of_file = self._makes_of_file(func, args, kwargs)
-            for storage in map(weak_storage, _in_memory(changed)):
-                self._storages[storage] = is_of_file
-            for storage in map(weak_storage, _in_memory(returned)):
-                # Not all others, because a weight may have them, too.
-                if is_of_file or storage in self._storages:
-                    self._storages[storage] = is_of_file
+            for tensor in _in_memory(changed):
+                self._learn(tensor, is_of_file)
+            if is_of_file:
+                for tensor in _in_memory(returned):
+                    self._storages.setdefault(weak_storage(tensor))
         if len(self._storages) > self._limit:
             self._storages = {
                 storage: known for storage, known in self._storages.items() if not storage.expired()
             }
             self._limit = max(self._limit, 2 * len(self._storages))
+
+    def forget(self, written: torch.Tensor) -> None:
+        """Learn that it is not known what a tensor has."""
+        for each in _in_memory([written]):
+            self._learn(each, False)
+
+    def _learn(self, written: torch.Tensor, is_of_file: bool) -> None:
+        storage = weak_storage(written)
+        if not is_of_file:
+            self._storages[storage] = set()
+        elif _replaces_all(written):
+            self._storages[storage] = None
+        elif (
+            has_memory(written)
+            and written.numel()
+            and (parts := self._storages.setdefault(storage, set())) is not None
+        ):
+            parts.add(Layout.of(written))
 
     def _makes_of_file(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         if func.namespace in _FROM_ELSEWHERE:
@@ -94,10 +114,14 @@ class Origins:
             return self.is_of_file(args[0]) or is_allocated_by_torch(args[0])
         is_aten = func.namespace == "aten"
         name = func._schema.name.partition("::")[2]
-        # What a write replaces is not read.
-        is_replaced = func in WRITES and _replaces_all(args[0])
+        if is_aten and ("empty" in name or "resize" in name):
+            return False  # until something fills the memory
+        # What a write replaces is not read. A weight does not tell which part of it that is.
+        is_replaced = func in WRITES and not isinstance(args[0], Weight)
         is_pattern = is_aten and (name.endswith(_LIKE) or name.startswith(_NEW))
         read = args[1:] if is_replaced or is_pattern else args
+        outputs = outputs_of(func)
+        kwargs = {key: value for key, value in kwargs.items() if key not in outputs}
         sources = [
             leaf
             for leaf in tree_leaves((read, kwargs))

@@ -9,32 +9,34 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from tensorizer_ops import errors
 from tensorizer_ops._attest.compared import (
     Attestation,
     Compared,
     Comparing,
     difference,
     differing,
+    unknown_kind,
     usable,
 )
 from tensorizer_ops._attest.coverage import Layout, uncovered
-from tensorizer_ops._attest.operations import tensors_in, written_by
+from tensorizer_ops._attest.operations import is_divided, tensors_in, written_by
 from tensorizer_ops._attest.origins import WRITES, Origins, is_compared
 from tensorizer_ops._attest.watched import Owners, Watched, Write
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
-from tensorizer_ops._base.savable import is_dispatched, refuse_without_memory
+from tensorizer_ops._base.savable import refuse_without_memory
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
+# Methods that write to tensors by no operation.
+_MAPS = ("apply_", "map_", "map2_")
+_COMPARED = "compared by load_weights="
 _OTHER_MEMORY = "the loader gives it other memory"
-# Subclasses that do not divide an operation into others on plain tensors, which a mode sees.
-_NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
 
 
 class Watch(TorchDispatchMode):
@@ -64,8 +66,13 @@ class Watch(TorchDispatchMode):
         self._stored = stored
         for name, tensor in self._tensors.items():
             if _lies_elsewhere(tensor):  # whose writes would be run
-                refuse_without_memory(name, tensor, "compared by load_weights=")
-        self._data = {name: tensor.data for name, tensor in self._tensors.items()}
+                refuse_without_memory(name, tensor, _COMPARED)
+            if is_divided(tensor):
+                raise errors.InvalidArgument(
+                    f"tensor {name!r} cannot be {_COMPARED}: {unknown_kind(tensor)}"
+                )
+        with torch._C.DisableTorchFunctionSubclass():  # for the memory itself
+            self._data = {name: tensor.data for name, tensor in self._tensors.items()}
         self._comparing = Comparing()
         self._origins = Origins()
         # What operations have got in place of watched tensors that they may have changed.
@@ -80,12 +87,25 @@ class Watch(TorchDispatchMode):
                 self.attestation.not_compared[names[0]] = "it has no elements in memory of its own"
             else:
                 spans.append((names, where))
+        unknown = {name: unknown_kind(tensor) for name, tensor in self._tensors.items()}
+        for name in listed:
+            if why := unknown[name]:
+                self.attestation.not_compared[name] = why
         crc32s = self._comparing.crc32s(self._data[names[0]] for names, _ in spans)
         self._watched = [
             Watched(names, self._data[names[0]], where, crc32, set(), [{}], set(), {})
             for (names, where), crc32 in zip(spans, crc32s, strict=True)
         ]
+        for watched in self._watched:
+            if unknown[watched.names[0]]:
+                watched.sources.add(watched.names[0])  # so that it does not count as compared
         self._owners = Owners(self._watched)
+        self._maps = _Maps(self)
+
+    def __enter__(self) -> Watch:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._maps.__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __exit__(
         self,
@@ -93,11 +113,13 @@ class Watch(TorchDispatchMode):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._maps.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        for name, data in self._data.items():
-            if _layout(self._tensors[name]) != _layout(data):
-                self._tensors[name].data = data
-                self.attestation.not_compared[name] = _OTHER_MEMORY
+        with torch._C.DisableTorchFunctionSubclass():
+            for name, data in self._data.items():
+                if _layout(self._tensors[name]) != _layout(data):
+                    self._tensors[name].data = data
+                    self.attestation.not_compared[name] = _OTHER_MEMORY
         with self._comparing:
             if kind is None:
                 self._finish()
@@ -170,7 +192,7 @@ class Watch(TorchDispatchMode):
         written = list(written_by(func, args, kwargs))
         changed = [each for tensor in written for each in self._owners.of(tensor)]
         if not changed:
-            if types and any(map(_is_divided, tensors_in((args, kwargs)))):
+            if types and any(map(is_divided, tensors_in((args, kwargs)))):
                 return NotImplemented  # then the subclass runs others, which are seen, too
             args, kwargs = self._lend(func, args, kwargs)
             result = func(*args, **kwargs)
@@ -217,21 +239,36 @@ class Watch(TorchDispatchMode):
         replaced: tuple[Any, ...] = tree_map_only(torch.Tensor, lent, args)
         return replaced, tree_map_only(torch.Tensor, lent, kwargs)
 
+    def map(self, method: Any, tensor: torch.Tensor, *given: Any) -> torch.Tensor:
+        """Run a method that writes to a tensor by no operation."""
+        if owners := self._owners.of(tensor):
+            for watched in owners:
+                self._tell_change(watched, method.__name__)
+            return tensor
+        method(tensor, *given)
+        self._origins.forget(tensor)
+        return tensor
+
     def _tell_change(self, watched: Watched, func: Any) -> None:
         self.attestation.not_compared[watched.names[0]] = f"the loader changes it by {func}"
 
     def _compare(self, watched: Watched, func: Any, target: torch.Tensor, *given: Any) -> None:
         name = watched.names[0]
+        if is_divided(target):
+            self._tell_change(watched, func)
+            return
         for tensor in tensors_in(given):
             owners = self._owners.of(tensor)
-            is_known = _is_within(tensor, owners) or self._origins.is_of_file(tensor)
+            is_known = not is_divided(tensor) and (
+                _is_within(tensor, owners) or self._origins.is_of_file(tensor)
+            )
             if watched in owners or not is_known:
                 if name not in self._unlisted:
                     self.attestation.not_compared[name] = (
                         "what the loader copies to it is not made of the file alone"
                     )
                     return
-                watched.sources.add(name)  # so that it does not count as compared
+                watched.sources.add(name)
             for each in owners:
                 watched.sources.add(each.names[0])
                 each.settle()
@@ -264,6 +301,21 @@ class Watch(TorchDispatchMode):
         return Write(target, other, lambda: found, lambda: mask)
 
 
+class _Maps(TorchFunctionMode):
+    """Shows a watch what dispatch modes do not see."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", None) in _MAPS:
+            return self._watch.map(func, *args, *(kwargs or {}).values())
+        return func(*args, **(kwargs or {}))
+
+
 def unlisted_in(
     state: Mapping[str, torch.Tensor], model: torch.nn.Module
 ) -> dict[str, torch.Tensor]:
@@ -282,10 +334,6 @@ def _layout(tensor: torch.Tensor) -> Hashable:
     if where is None:
         return None if tensor.is_nested else tensor.shape, tensor.dtype, tensor.device
     return identity(tensor) if where.begin != where.end else (where, tensor.shape, tensor.dtype)
-
-
-def _is_divided(tensor: torch.Tensor) -> bool:
-    return is_dispatched(tensor) and not isinstance(tensor, _NOT_DIVIDED)
 
 
 def _lies_elsewhere(tensor: torch.Tensor) -> bool:

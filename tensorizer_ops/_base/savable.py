@@ -5,8 +5,12 @@ Torch's own errors would print all of the tensors.
 
 from __future__ import annotations
 
+import enum
+import fractions
+import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sized
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import is_unicode, kind_of, not_unicode, wrong
@@ -119,20 +124,72 @@ def _plain(name: str, tensor: torch.Tensor, shards: bool, done: str) -> torch.Te
 
 
 def only_wraps(tensor: torch.Tensor) -> bool:
-    """Return whether a subclass has nothing, such as a scale, by which the tensor in it is read.
+    """Return whether the elements of a tensor mean what they are, and not, such as, times a scale.
 
-    A tensor that is no subclass, and a ``DTensor``, has nothing of its own.
+    Nothing is known of classes that change what torch does with a tensor, and of those whose
+    instances have tensors, floating-point numbers or objects of a program beside the elements.
     """
-    if not is_dispatched(tensor) or is_plain(tensor):
+    kind = type(tensor)
+    if kind in (torch.Tensor, torch.nn.Parameter):  # what these have is not seen by torch
         return True
-    if not is_traceable_wrapper_subclass(tensor):
-        return False  # nobody knows
-    names, context = tensor.__tensor_flatten__()
-    parts = [getattr(tensor, name) for name in names]
-    is_empty = context is None or (isinstance(context, Sized) and len(context) == 0)
-    return (is_empty or is_distributed(tensor)) and all(
-        only_wraps(part) for part in parts if isinstance(part, torch.Tensor)
+    known = {torch.nn.Parameter, *filter(None, map(_loaded, _KNOWN))}
+    own = [each for each in kind.__mro__[: kind.__mro__.index(torch.Tensor)] if each not in known]
+    if any(_changes_tensors(each) for each in own):
+        return False
+    if is_traceable_wrapper_subclass(tensor):  # one of those that are known
+        parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+        return all(only_wraps(part) for part in parts if isinstance(part, torch.Tensor))
+    slots = [
+        getattr(tensor, name, None)
+        for each in own
+        for name, value in vars(each).items()
+        if isinstance(value, types.MemberDescriptorType)
+    ]
+    return all(isinstance(leaf, _HARMLESS) for leaf in tree_leaves([vars(tensor), slots]))
+
+
+def _changes_tensors(kind: type) -> bool:
+    """Return whether a class has something else in place of what tensors have, or a scale."""
+    return any(
+        isinstance(value, float | complex | torch.Tensor)
+        or (
+            hasattr(torch.Tensor, name)
+            and name not in _OF_EVERY_CLASS
+            and value is not torch._C._disabled_torch_function_impl
+        )
+        for name, value in vars(kind).items()
     )
+
+
+def _loaded(place: tuple[str, str]) -> type | None:
+    """Return a class if its module has been imported, because that is slow."""
+    module, name = place
+    found: type | None = getattr(sys.modules.get(module), name, None)
+    return found
+
+
+# Classes that change what torch does with tensors, but not what their elements mean.
+_KNOWN = (
+    ("torch.nn.parameter", "UninitializedTensorMixin"),
+    ("torch.distributed.tensor", "DTensor"),
+    ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"),
+    ("vllm.model_executor.parameter", "BasevLLMParameter"),
+)
+# What a class may have in place of a tensor's: how it is made, copied and shown.
+_OF_EVERY_CLASS = frozenset(
+    [
+        *("__annotations__", "__copy__", "__deepcopy__", "__dict__", "__dir__", "__doc__"),
+        *("__format__", "__getstate__", "__hash__", "__init__", "__init_subclass__", "__module__"),
+        *("__new__", "__reduce__", "__reduce_ex__", "__repr__", "__setstate__", "__str__"),
+        *("__subclasshook__", "__weakref__"),
+    ]
+)
+# What an instance may have beside its elements, such as where a loader is to put them.
+_HARMLESS = (
+    *(type(None), bool, int, str, bytes, range, slice, enum.Enum, fractions.Fraction, type),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial),
+)
 
 
 class _Receiver(TorchDispatchMode):

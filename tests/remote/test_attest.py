@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import tensorizer_ops
 from local_servers.web import Web
-from support.odd_tensors import Scaled, Wrapper
+from support.odd_tensors import TENSORS, Named, Scaled, Wrapper
 from support.samples import same, zoo
 from support.signer import Signer
 from tensorizer_ops import Reader, attest, errors
@@ -106,15 +106,106 @@ class Opaque(Wrapper):
         raise AttributeError
 
 
-def test_subclasses_that_wrap_one_tensor(tmp_path: Path) -> None:
+class Halved(torch.Tensor):
+    """Has memory of its own, and is read and written as the half of what is there."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def half(tensor: torch.Tensor) -> torch.Tensor:
+            return plain(tensor) * 0.5 if isinstance(tensor, cls) else tensor
+
+        if func is torch.ops.aten.copy_.default and isinstance(args[0], cls):
+            return plain(args[0]).copy_(args[1] * 0.5)
+        return func(*map(half, args), **(kwargs or {}))
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0).set_(tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
+
+
+def halved(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.Tensor._make_subclass(Halved, tensor)
+
+
+class Functional(torch.nn.Parameter):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Multiplied(torch.nn.Parameter):
+    def __rmatmul__(self, other: torch.Tensor) -> torch.Tensor:
+        return 2 * torch.matmul(other, self)
+
+
+class Slotted(torch.nn.Parameter):
+    __slots__ = ("scale",)
+
+
+class Scaled(torch.nn.Parameter):
+    scale = 2.0
+
+
+def with_(tensor: Any, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        setattr(tensor, name, value)
+    return tensor
+
+
+@pytest.mark.parametrize("by_loader", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Functional,
+        Multiplied,
+        Scaled,
+        halved,
+        lambda data: with_(Slotted(data), scale=torch.ones(1)),
+        lambda data: with_(data.as_subclass(Named), scale=2.0),
+        lambda data: with_(data.as_subclass(Named), absmax=torch.ones(1)),
+        lambda data: with_(data.as_subclass(Named), scales=[{"w": torch.ones(1)}]),
+        lambda data: with_(data.as_subclass(Named), quant_state=object()),
+        Wrapper,
+        Opaque,
+    ],
+)
+def test_subclasses_that_may_mean_something_else(
+    tmp_path: Path, make: Any, by_loader: bool
+) -> None:
     stored = torch.randn(8)
     tensorizer_ops.save(tmp_path / "m.tensors", {"w": stored})
-    assert attest({"w": Wrapper(Wrapper(stored))}, tmp_path / "m.tensors").equal
-    for wrapped in (Scaled(stored), Wrapper(Scaled(stored)), Opaque(stored)):
-        found = attest({"w": wrapped}, tmp_path / "m.tensors")
-        kind = type(wrapped).__name__
-        why = f"it is {kind}, which may change what the tensor in it means, such as by a scale"
-        assert found.not_compared == {"w": why} and not found.compared
+    model = torch.nn.Module()
+    model.register_buffer("w", make(stored.clone()))
+    kind = type(model.w).__name__
+    why = f"it is {kind}, which may change what its elements mean, such as by a scale"
+    if not by_loader:
+        found = attest(model, tmp_path / "m.tensors")
+    elif isinstance(model.w, Wrapper | Halved):
+        with pytest.raises(ValueError, match="'w' cannot be compared by load_weights=: it is "):
+            attest(model, tmp_path / "m.tensors", load_weights=list)
+        return
+    else:
+        load = {"load_weights": lambda weights: plain(model.w).copy_(of_file(weights, "w"))}
+        found = attest(model, tmp_path / "m.tensors", **load)
+    assert found.not_compared == {"w": why} and not found.compared
+
+
+def test_subclasses_that_mean_their_elements(tmp_path: Path) -> None:
+    stored = torch.randn(8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"w": stored})
+    named = with_(
+        stored.as_subclass(Named),
+        output_dim=1,
+        weight_loader=functools.partial(print, 2.0),
+        shards=["q", 0, None],
+    )
+    kinds = ("distributed", "async collective")
+    for make in (lambda _, run: run(named, None), *(TENSORS[kind] for kind in kinds)):
+        make(stored, lambda tensor, _: found.append(attest({"w": tensor}, tmp_path / "m.tensors")))
+    assert [each.equal for each in found] == [True] * 3
+
+
+found: list[Any] = []
 
 
 class Server(torch.nn.Module):
@@ -403,6 +494,57 @@ def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]])
     torch._foreach_copy_([model.weight.data], [of_file(weights)])
 
 
+class Other(Wrapper):
+    """Passes another tensor on than the one in it, which it does not tell."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*(each.other if isinstance(each, cls) else each for each in args))
+
+
+def kept_in_subclass(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.copy_(with_(Other(of_file(weights) + 0), other=model.backup))
+
+
+def kept_beside_memory(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    BACKUP.copy_(of_file(weights))
+    model.weight.data.copy_(halved(BACKUP))
+
+
+def kept_by_map(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    stage = of_file(weights) + 0
+    stage.map_(model.weight.data, lambda one, other: other)
+    model.weight.data.copy_(stage)
+
+
+def kept_by_map2(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight.map2_(model.weight.data, model.backup, lambda one, other, _: other)
+    model.weight.data.copy_(weight)
+
+
+def by_map(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.map_(of_file(weights).clone(), lambda one, other: other)
+
+
+def kept_in_uninitialized(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    stage = torch.empty(8, 8)
+    stage[:7].copy_(of_file(weights)[:7])
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data[7:]})
+        tensorizer_ops.load_into({"a": stage[7:]}, f"{folder}/other.tensors")
+    model.weight.data.copy_(stage)
+
+
+def kept_in_resized(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    stage = torch.zeros(0).resize_(8, 8)
+    stage.numpy()[:] = model.weight.detach().numpy()
+    model.weight.data.copy_(stage)
+
+
 @torch.library.custom_op("attest_test::clear_both", mutates_args=["one"])
 def clear_both(one: torch.Tensor, other: torch.Tensor) -> None:
     one.zero_()
@@ -467,6 +609,13 @@ def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torc
     "load",
     [
         overlapping,
+        kept_in_subclass,
+        kept_beside_memory,
+        kept_by_map,
+        kept_by_map2,
+        by_map,
+        kept_in_uninitialized,
+        kept_in_resized,
         by_custom_op,
         kept_under_expanded,
         kept_in_statistics,
@@ -646,6 +795,19 @@ def test_what_a_loader_reads_before_it_is_written_again(tmp_path: Path) -> None:
     assert list(attest(model, tmp_path / "m.tensors", load_weights=load).different) == ["one"]
 
 
+def test_a_write_that_a_subclass_changes(tmp_path: Path) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.ParameterDict({"a": stored.clone()})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        halved(model["a"].data).copy_(of_file(weights))
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.not_compared == {"a": "the loader changes it by aten.copy_.default"}
+    assert torch.equal(model["a"].data, stored)
+
+
 def through_wrapper(weight: torch.Tensor, model: torch.nn.Linear) -> None:
     model.weight.data.copy_((TwoTensor(weight, weight) + 0).b)
 
@@ -670,7 +832,36 @@ def looked_at(weight: torch.Tensor, model: torch.nn.Linear) -> None:
     model.weight.data[4:] = weight[4:].clone()
 
 
-@pytest.mark.parametrize("load", [through_wrapper, to_wrapper, with_constants, staged, looked_at])
+def staged_in_parts(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    stages = [torch.empty(8, 8), weight.new_empty(8, 8), torch.empty_like(model.weight.data)]
+    for stage in (*stages, model.stage, torch.nn.Linear(8, 8).weight.data):
+        stage.narrow(0, 0, 4).copy_(weight[:4])
+        model.weight.data[:4].copy_(stage[:4])
+        stage[4:, ::2] = weight[4:, ::2]
+        stage[4:, 1::2].copy_(weight[4:, 1::2])
+        model.weight.data.copy_(stage)
+
+
+def into_outputs(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    stage = torch.empty(8, 8)
+    torch.cat([torch.empty(0), weight[:4], weight[4:]], out=stage)
+    model.weight.data[:4].copy_(torch.stack(list(stage.unbind()))[:4])
+    torch.mul(weight, 1, out=stage[:])
+    model.weight.data[4:].copy_(stage[4:])
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        through_wrapper,
+        to_wrapper,
+        with_constants,
+        staged,
+        staged_in_parts,
+        into_outputs,
+        looked_at,
+    ],
+)
 def test_what_is_made_of_the_file_alone(tmp_path: Path, load: Any) -> None:
     stored = torch.randn(8, 8)
     tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
