@@ -25,7 +25,7 @@ from tensorizer_ops._base.savable import (
     plain_tensors,
     refuse_without_memory,
 )
-from tensorizer_ops._base.states import state_of, why_more
+from tensorizer_ops._base.states import made_anew, state_of
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Index, Weight, stored_in
@@ -101,7 +101,11 @@ def _attest_names(
     """Compare each tensor with the one of its name in the file."""
     found = Attestation([], {}, {})
     if isinstance(model, torch.nn.Module):
-        model = usable(state_of(model), found)
+        module, model = model, usable(state_of(model), found)
+        for name in made_anew(module, model):
+            found.not_compared[name] = (
+                "the state_dict() of the module makes it, and no module has this tensor"
+            )
     if not isinstance(model, Mapping):
         raise wrong("model", model, "a module or a dict of tensors")
     given = dict(model)
@@ -109,7 +113,8 @@ def _attest_names(
     for name, tensor in given.items():
         if isinstance(tensor, torch.Tensor) and name in reader and (why := unknown_kind(tensor)):
             found.not_compared[name] = why
-            seen.add(identity(tensor))
+    for name in found.not_compared.keys() & given.keys():
+        seen.add(identity(given[name]))
     known = {name: tensor for name, tensor in given.items() if name not in found.not_compared}
     plain = plain_tensors(known, known.values(), shards=True, done="compared")
     tensors = dict(zip(known, plain, strict=True))
@@ -136,6 +141,7 @@ def _attest_names(
     for name in tensors:
         if identity(given[name]) not in seen:
             found.not_compared[name] = "the file has no tensor of this name"
+    found.missing = [name for name in reader if name not in given]
     return found
 
 

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -30,11 +30,13 @@ _COMPARING = ("cpu", "cuda")
 
 @dataclass
 class Attestation:
-    """What :func:`attest` has found. The names are those of tensors in memory."""
+    """What :func:`attest` has found. The names are those of tensors in memory, but for missing."""
 
     compared: list[str]  # equal to what the file has
     different: dict[str, str]  # where, by name
     not_compared: dict[str, str]  # why, by name
+    # Only the file has these, which does not count for equal. Empty with load_weights=.
+    missing: list[str] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import torch
@@ -27,6 +28,13 @@ class Kept:
             )
             for prefix, module in model.named_modules()
         ]
+        # Where modules have tensors besides, such as an LSTM those that it computes with.
+        self._others = [
+            (module, name, value, list(value) if isinstance(value, list) else None)
+            for _, module, *_ in self._modules
+            for name, value in vars(module).items()
+            if isinstance(value, torch.Tensor) or _has_tensors(value)
+        ]
 
     def __enter__(self) -> None:
         pass
@@ -45,11 +53,22 @@ class Kept:
                             self._tell(f"{prefix}.{name}".removeprefix("."), _PARTS[part])
                     now.clear()
                     now.update(before)
+        for module, name, value, elements in self._others:
+            if elements is not None:
+                value[:] = elements
+            if vars(module).get(name) is not value:
+                vars(module)[name] = value
 
     def _tell(self, name: str, kind: str) -> None:
         if name in self._found.compared:
             self._found.compared.remove(name)
         self._found.not_compared[name] = f"the loader puts another {kind} in its place"
+
+
+def _has_tensors(value: object) -> bool:
+    return isinstance(value, list) and any(
+        isinstance(each, torch.Tensor | weakref.ref) for each in value
+    )
 
 
 def _has_same_values(now: object, before: object) -> bool:

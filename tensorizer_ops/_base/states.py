@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Hashable, Iterator, Mapping
 
 import torch
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
-from tensorizer_ops._base.memory import identity
+from tensorizer_ops._base.memory import identity, plain_parts, span
 from tensorizer_ops._base.savable import only_wraps
+
+# The attributes in which modules keep what they have.
+_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -24,7 +29,15 @@ def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[str]:
-    """Yield the names of parameters and buffers for which a ``state_dict()`` has other tensors."""
+    """Yield the names of parameters and buffers for which a ``state_dict()`` has other tensors.
+
+    So it does for those that a module has, but does not get by their names.
+    """
+    for prefix, module in model.named_modules():
+        for name, value in itertools.chain(*(getattr(module, part).items() for part in _PARTS)):
+            is_shadowed = name in vars(module) or hasattr(type(module), name)
+            if is_shadowed and getattr(module, name) is not value:
+                yield f"{prefix}.{name}".removeprefix(".")
     for found in (
         model.named_parameters(remove_duplicate=False),
         model.named_buffers(remove_duplicate=False),
@@ -33,6 +46,31 @@ def _hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[
             other = state.get(name)
             if other is not None and identity(other) != identity(tensor):
                 yield name
+
+
+def made_anew(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Yield the names in a ``state_dict()`` of tensors with which no module computes.
+
+    An extra state is none: modules make it of other things than tensors.
+    """
+    own = {
+        where
+        for found in (model.parameters(), model.buffers())
+        for tensor in found
+        for where in _memory(tensor)
+    }
+    for name, tensor in state.items():
+        if not name.endswith(_EXTRA_STATE_KEY_SUFFIX) and not own.issuperset(_memory(tensor)):
+            yield name
+
+
+def _memory(tensor: torch.Tensor) -> Iterator[Hashable]:
+    for part in plain_parts(tensor):
+        where = span(part)
+        if where is None:
+            yield id(part)
+        elif where.begin != where.end:
+            yield where.storage
 
 
 def why_more(tensor: torch.Tensor) -> str | None:

@@ -81,6 +81,7 @@ def test_names_types_and_shapes(tmp_path: Path) -> None:
     given = {"a": stored["a"].t(), "b": stored["b"].half(), "c": stored["c"].int()}
     given |= {"d": torch.zeros(2), "b2": given["b"], "e": stored["b"].view(2, 2)}
     found = attest(given, path)
+    assert found.missing == ["more"]
     assert found.compared == ["b"]  # b2 is tied to it
     assert sorted(found.different) == ["a", "c"]
     assert found.different["c"] == "it is torch.int32 [4], and torch.int64 [4] in the file"
@@ -1216,6 +1217,58 @@ def test_a_state_dict_with_other_tensors(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="has another tensor 'weight' than the module"):
         attest(model, tmp_path / "m.tensors")
+
+
+def test_a_state_dict_of_tensors_that_no_module_has(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    stale = model[0].weight.detach().clone()
+    tensorizer_ops.save(tmp_path / "m.tensors", {"w": stale, "b": model[0].bias, "part": stale[:2]})
+    model[0].weight.data.mul_(2)
+
+    def rename(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+        state.clear()
+        state.update(w=stale, b=module[0].bias, part=module[0].weight[:2])
+
+    model.register_state_dict_post_hook(rename)
+    found = attest(model, tmp_path / "m.tensors")
+    why = "the state_dict() of the module makes it, and no module has this tensor"
+    assert found.not_compared == {"w": why}
+    assert found.compared == ["b"] and list(found.different) == ["part"]
+
+
+@pytest.mark.parametrize("of_class", [False, True])
+def test_what_stands_before_a_parameter(tmp_path: Path, of_class: bool) -> None:
+    class Linear(torch.nn.Linear):
+        pass
+
+    model = torch.nn.Sequential(Linear(8, 8))
+    tensorizer_ops.save(tmp_path / "m.tensors", model.state_dict())
+    if of_class:
+        Linear.weight = torch.zeros(8, 8)
+    else:
+        vars(model[0])["weight"] = torch.zeros(8, 8)
+    with pytest.raises(ValueError, match=r"has another tensor '0\.weight' than the module"):
+        attest(model, tmp_path / "m.tensors")
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_parameters_that_a_module_has_in_a_list(tmp_path: Path, kind: Any) -> None:
+    model = kind(3, 4)
+    model.first = model.weight_ih_l0.data
+    before, flat, first = list(model._flat_weights), model._flat_weights, model.first
+    tensorizer_ops.save(tmp_path / "m.tensors", model.state_dict())
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            setattr(model, name, torch.nn.Parameter(weight * 9))
+        model.first = torch.zeros(1)
+        if kind is torch.nn.GRU:
+            model._flat_weights = []
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert len(found.not_compared) == 4 and not found.compared
+    assert model._flat_weights is flat and model.first is first
+    assert all(one is other for one, other in zip(flat, before, strict=True))
 
 
 def test_a_loader_that_changes_what_it_gets(tmp_path: Path) -> None:
