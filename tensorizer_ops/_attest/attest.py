@@ -49,17 +49,19 @@ def attest(
     from the file, verified, a few tensors at a time.
 
     It finds damage and mistakes, not an attacker inside the process. Tensors that a
-    ``state_dict()`` leaves out are not compared, and neither are subclasses that wrap a tensor and
-    have something else, such as a scale.
+    ``state_dict()`` leaves out are not compared, and neither are those that it makes anew, and
+    subclasses that change what torch does with them, or have something else, such as a scale.
+    ``DTensor`` and the parameters of vLLM are compared.
 
     With ``load_weights``, no parameter or buffer is written, and those that the method replaces are
     put back. It must write with torch, and on the thread that calls it: other writes change the
     model, and are found in ``not_compared``. There is also what it makes not only of the tensors
     that it gets, but of others, such as a scale in an attribute, NumPy arrays, or what other ranks
-    send. Not followed are numbers, and writes to what it has made without torch or on other
-    threads, such as by :func:`load_into`: weights of the model that it passes on so can count as
-    those of the file. Nor are custom operations that use more than their tensor arguments,
-    uninitialized memory, two storages over one memory, and what runs while dispatch modes are
+    send, and what fills uninitialized memory unseen. Not followed are numbers, and writes to what
+    torch has filled by other means than its operations, or on other threads, such as by
+    :func:`load_into` and compiled packages that write to their arguments: weights of the model that
+    it passes on so can count as those of the file. Nor are custom operations that use more than
+    their tensor arguments, two storages over one memory, and what runs while modes of torch are
     switched off. A buffer that it does not write is left out, unless the file has its name; so are
     buffers that ``state_dict()`` leaves out, unless it writes something else to them than they
     have.
@@ -70,13 +72,14 @@ def attest(
         uri: as for :func:`load`.
         load_weights: what fills the module with tensors of other names or shapes, such as the
             method ``load_weights`` of a model of vLLM. It gets the tensors of the file, and what it
-            would write is compared instead.
+            would write is compared instead. What only the file has is not listed as missing.
         options: as for :func:`load`. With ``trust``, the file must be signed.
 
     Raises:
         tensorizer_ops.errors.HashMismatch: the file itself is damaged.
         ValueError: a tensor in memory cannot be compared, such as a sparse or quantized one; with
-            ``load_weights``, also a ``DTensor``, and other subclasses without memory of their own.
+            ``load_weights``, also a ``DTensor``, and other subclasses that decide what operations
+            do with them; a module gets another tensor by a name than its ``state_dict()`` has.
         FileNotFoundError, PermissionError, OSError: the file cannot be read.
     """
     with Reader(uri, verify="all", options=options) as reader:
@@ -99,7 +102,7 @@ def _attest_names(
     model: torch.nn.Module | Mapping[str, torch.Tensor], reader: Reader
 ) -> Attestation:
     """Compare each tensor with the one of its name in the file."""
-    found = Attestation([], {}, {})
+    found = Attestation([], {}, {}, [])
     if isinstance(model, torch.nn.Module):
         module, model = model, usable(state_of(model), found)
         for name in made_anew(module, model):

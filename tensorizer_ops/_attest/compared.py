@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -35,8 +35,7 @@ class Attestation:
     compared: list[str]  # equal to what the file has
     different: dict[str, str]  # where, by name
     not_compared: dict[str, str]  # why, by name
-    # Only the file has these, which does not count for equal. Empty with load_weights=.
-    missing: list[str] = field(default_factory=list)
+    missing: list[str]  # only the file has these, which does not count; empty with load_weights=
 
     @property
     def equal(self) -> bool:

@@ -33,22 +33,27 @@ _FROM_ELSEWHERE = (
 )
 
 
+# The parts of memory that are made of the file, as long as no operation has written to it.
+_UNFILLED: frozenset[Layout] = frozenset()
+
+
 class Origins:
     """Tells tensors that are made of a file, or of no tensor, such as zeros, from all others.
 
-    It is shown each operation. Memory that none of them has made counts as not of the file, and so
-    does what other ranks send. So do sparse, nested and quantized tensors, which are not followed.
+    It is shown each operation. Memory that none of them has filled counts as not of the file, and
+    so does what other ranks send. So do sparse, nested and quantized tensors, which are not
+    followed.
     """
 
     def __init__(self) -> None:
         # By weak_storage(), the parts of a storage that are made of the file; None: all of it.
-        self._storages: dict[StorageWeakRef, set[Layout] | None] = {}
+        self._storages: dict[StorageWeakRef, set[Layout] | frozenset[Layout] | None] = {}
         self._limit = 1024
 
     def is_of_file(self, source: torch.Tensor | torch.UntypedStorage) -> bool:
         """Return whether all elements are made of the file, or of no tensor."""
         if isinstance(source, torch.UntypedStorage):
-            return self._storages.get(weak_storage(source), set()) is None
+            return self._storages.get(weak_storage(source), _UNFILLED) is None
         if isinstance(source, Weight):
             return is_compared(source) and all(
                 self._storages.get(weak_storage(each)) is None for each in source.in_memory()
@@ -58,10 +63,14 @@ class Origins:
         if is_divided(source) or not has_memory(source):
             return False
         storage = weak_storage(source)
-        parts = self._storages.get(storage, set())
-        if parts and not uncovered(Layout.of(source), parts) and fills_storage(source):
+        parts = self._storages.get(storage, _UNFILLED)
+        if parts is None:
+            return True
+        if not parts or uncovered(Layout.of(source), parts):
+            return False
+        if fills_storage(source):
             self._storages[storage] = None  # which is found faster
-        return parts is None or not uncovered(Layout.of(source), parts)
+        return True
 
     def follow(
         self,
@@ -77,12 +86,14 @@ class Origins:
             changed += tensors_in((args, kwargs))  # some write more than they declare, as in c10d
         returned = list(tensors_in(result))
         if changed or returned:
-            is_of_file = self._makes_of_file(func, args, kwargs)
+            is_of_file = self._makes_of_file(func, args, kwargs, written)
+            is_unfilled = func.namespace == "aten" and _leaves_unfilled(func)
             for tensor in _in_memory(changed):
-                self._learn(tensor, is_of_file)
+                self._learn(tensor, is_of_file and not is_unfilled)
             if is_of_file:
+                made = _UNFILLED if is_unfilled else None
                 for tensor in _in_memory(returned):
-                    self._storages.setdefault(weak_storage(tensor))
+                    self._storages.setdefault(weak_storage(tensor), made)
         if len(self._storages) > self._limit:
             self._storages = {
                 storage: known for storage, known in self._storages.items() if not storage.expired()
@@ -100,22 +111,26 @@ class Origins:
             self._storages[storage] = set()
         elif _replaces_all(written):
             self._storages[storage] = None
-        elif (
-            has_memory(written)
-            and written.numel()
-            and (parts := self._storages.setdefault(storage, set())) is not None
-        ):
-            parts.add(Layout.of(written))
+        elif has_memory(written) and written.numel():
+            parts = self._storages.get(storage, _UNFILLED)
+            if isinstance(parts, frozenset):
+                parts = self._storages[storage] = set(parts)
+            if parts is not None:
+                parts.add(Layout.of(written))
 
-    def _makes_of_file(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def _makes_of_file(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        written: list[torch.Tensor],
+    ) -> bool:
         if func.namespace in _FROM_ELSEWHERE:
             return False
         if func is _aten.lift_fresh.default:  # of what torch.tensor() makes, or from_numpy()
             return self.is_of_file(args[0]) or is_allocated_by_torch(args[0])
         is_aten = func.namespace == "aten"
         name = func._schema.name.partition("::")[2]
-        if is_aten and ("empty" in name or "resize" in name):
-            return False  # until something fills the memory
         # What a write replaces is not read. A weight does not tell which part of it that is.
         is_replaced = func in WRITES and not isinstance(args[0], Weight)
         is_pattern = is_aten and (name.endswith(_LIKE) or name.startswith(_NEW))
@@ -127,9 +142,20 @@ class Origins:
             for leaf in tree_leaves((read, kwargs))
             if isinstance(leaf, torch.Tensor | torch.UntypedStorage)
         ]
+        if not is_aten:  # which do not declare that they only write
+            unread = {id(each) for each in written if self._is_unfilled(each)}
+            sources = [each for each in sources if id(each) not in unread]
         if not sources:  # other operations may return what they keep, or read files
             return is_aten and func is not _aten.from_file.default
         return all(map(self.is_of_file, sources))
+
+    def _is_unfilled(self, tensor: torch.Tensor) -> bool:
+        return is_plain(tensor) and self._storages.get(weak_storage(tensor)) is _UNFILLED
+
+
+def _leaves_unfilled(func: Any) -> bool:
+    """Return whether one of torch's operations makes memory without giving it values."""
+    return "empty" in func._schema.name or "resize" in func._schema.name
 
 
 def is_compared(weight: Weight) -> bool:

@@ -59,7 +59,7 @@ class Watch(TorchDispatchMode):
             stored: how many elements the tensors of the file have.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self.attestation = Attestation([], {}, {})
+        self.attestation = Attestation([], {}, {}, [])
         listed = usable(tensors, self.attestation)
         self._tensors = {**listed, **unlisted}
         self._unlisted = unlisted.keys() - listed.keys()

@@ -32,7 +32,7 @@ def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -
         found.append(attestation)
         return contents
 
-    return found[0] if all_succeed(signed, other_models(uri)) else Attestation([], {}, {})
+    return found[0] if all_succeed(signed, other_models(uri)) else Attestation([], {}, {}, [])
 
 
 def _attested(
@@ -42,7 +42,7 @@ def _attested(
     tensors = model.state_dict(keep_vars=True)
     unlisted = unlisted_in(tensors, model)
     hidden: dict[str, str] = {}
-    replaced = Attestation([], {}, {})
+    replaced = Attestation([], {}, {}, [])
     with ExitStack() as stack:
         stack.enter_context(Kept(model, replaced))
         reshaped = stack.enter_context(Reshaped())

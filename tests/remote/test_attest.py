@@ -799,13 +799,18 @@ def test_what_a_loader_reads_before_it_is_written_again(tmp_path: Path) -> None:
 def test_a_write_that_a_subclass_changes(tmp_path: Path) -> None:
     stored = torch.randn(8, 8)
     tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
-    model = torch.nn.ParameterDict({"a": stored.clone()})
+    model = torch.nn.ParameterDict({"a": stored.clone(), "b": stored.clone(), "c": stored / 2})
 
     def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-        halved(model["a"].data).copy_(of_file(weights))
+        halved(model["a"].data).copy_(weight := of_file(weights))
+        model["b"].data.copy_(weight)
+        model["c"].data.copy_(halved(model["b"].data))
 
     found = attest(model, tmp_path / "m.tensors", load_weights=load)
-    assert found.not_compared == {"a": "the loader changes it by aten.copy_.default"}
+    assert found.compared == ["b"] and found.not_compared == {
+        "a": "the loader changes it by aten.copy_.default",
+        "c": "what the loader copies to it is not made of the file alone",
+    }
     assert torch.equal(model["a"].data, stored)
 
 
@@ -843,6 +848,17 @@ def staged_in_parts(weight: torch.Tensor, model: torch.nn.Linear) -> None:
         model.weight.data.copy_(stage)
 
 
+@torch.library.custom_op("attest_test::pack", mutates_args=["packed"])
+def pack(weight: torch.Tensor, packed: torch.Tensor) -> None:
+    packed.copy_(weight)
+
+
+def packed_by_custom_op(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    packed = torch.empty_like(model.weight)
+    pack(weight + 0, packed)
+    model.weight.data.copy_(packed)
+
+
 def into_outputs(weight: torch.Tensor, model: torch.nn.Linear) -> None:
     stage = torch.empty(8, 8)
     torch.cat([torch.empty(0), weight[:4], weight[4:]], out=stage)
@@ -860,6 +876,7 @@ def into_outputs(weight: torch.Tensor, model: torch.nn.Linear) -> None:
         staged,
         staged_in_parts,
         into_outputs,
+        packed_by_custom_op,
         looked_at,
     ],
 )
