@@ -54,17 +54,17 @@ def attest(
     ``DTensor`` and the parameters of vLLM are compared.
 
     With ``load_weights``, no parameter or buffer is written, and those that the method replaces are
-    put back. It must write with torch, and on the thread that calls it: other writes change the
-    model, and are found in ``not_compared``. There is also what it makes not only of the tensors
-    that it gets, but of others, such as a scale in an attribute, NumPy arrays, or what other ranks
-    send, and what fills uninitialized memory unseen. Not followed are numbers, and writes to what
-    torch has filled by other means than its operations, or on other threads, such as by
-    :func:`load_into` and compiled packages that write to their arguments: weights of the model that
-    it passes on so can count as those of the file. Nor are custom operations that use more than
-    their tensor arguments, two storages over one memory, and what runs while modes of torch are
-    switched off. A buffer that it does not write is left out, unless the file has its name; so are
-    buffers that ``state_dict()`` leaves out, unless it writes something else to them than they
-    have.
+    put back, as are other attributes of modules. It must write with torch, and on the thread that
+    calls it: other writes change the model, and are found in ``not_compared``. There is also what
+    it makes not only of the tensors that it gets, but of others, such as a scale in an attribute,
+    NumPy arrays, or what other ranks send, and what fills uninitialized memory unseen. Not followed
+    are numbers, and writes to what torch has filled by other means than its operations, or on other
+    threads, such as by :func:`load_into` and compiled packages that write to their arguments:
+    weights of the model that it passes on so can count as those of the file. Nor are custom
+    operations that use more than their tensor arguments, two storages over one memory, and what
+    runs while modes of torch are switched off. A buffer that it does not write is left out, unless
+    the file has its name; so are buffers that ``state_dict()`` leaves out, unless it writes
+    something else to them than they have.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -15,10 +16,10 @@ _PARTS = {"_parameters": "tensor", "_buffers": "tensor", "_modules": "module"}
 
 
 class Kept:
-    """Puts what its block replaces in modules back, and says which names these are."""
+    """Leaves modules as they were before its block, and says which tensors that replaces."""
 
     def __init__(self, model: torch.nn.Module, found: Attestation) -> None:
-        self._model, self._found = model, found
+        self._found = found
         self._modules = [
             (
                 prefix,
@@ -28,12 +29,13 @@ class Kept:
             )
             for prefix, module in model.named_modules()
         ]
-        # Where modules have tensors besides, such as an LSTM those that it computes with.
-        self._others = [
-            (module, name, value, list(value) if isinstance(value, list) else None)
-            for _, module, *_ in self._modules
-            for name, value in vars(module).items()
-            if isinstance(value, torch.Tensor) or _has_tensors(value)
+        self._attributes = [(module, dict(vars(module))) for _, module, *_ in self._modules]
+        # An LSTM has its parameters in a list, too, and computes with these.
+        self._containers = [
+            (value, value.copy())
+            for _, attributes in self._attributes
+            for value in attributes.values()
+            if type(value) in (list, dict, OrderedDict, set)
         ]
 
     def __enter__(self) -> None:
@@ -41,23 +43,25 @@ class Kept:
 
     def __exit__(self, *error: object) -> None:
         for prefix, module, parts, non_persistent in self._modules:
-            if module._non_persistent_buffers_set != non_persistent:
-                module._non_persistent_buffers_set = non_persistent
             for part, before in parts.items():
-                now = getattr(module, part)
+                now: dict[str, object] = getattr(module, part)
                 if not _is_same(now, before):
                     for name in sorted(now.keys() | before.keys()):
                         one, other = now.get(name), before.get(name)
                         is_cache = part == "_buffers" and name in non_persistent
                         if one is not other and not (is_cache and _has_same_values(one, other)):
                             self._tell(f"{prefix}.{name}".removeprefix("."), _PARTS[part])
-                    now.clear()
-                    now.update(before)
-        for module, name, value, elements in self._others:
-            if elements is not None:
-                value[:] = elements
-            if vars(module).get(name) is not value:
-                vars(module)[name] = value
+        for module, attributes in self._attributes:
+            if not _is_same(vars(module), attributes):
+                vars(module).clear()
+                vars(module).update(attributes)
+        for container, elements in self._containers:
+            if _identities(container) != _identities(elements):
+                container.clear()
+                if isinstance(container, list):
+                    container.extend(elements)
+                else:
+                    container.update(elements)
 
     def _tell(self, name: str, kind: str) -> None:
         if name in self._found.compared:
@@ -65,10 +69,9 @@ class Kept:
         self._found.not_compared[name] = f"the loader puts another {kind} in its place"
 
 
-def _has_tensors(value: object) -> bool:
-    return isinstance(value, list) and any(
-        isinstance(each, torch.Tensor | weakref.ref) for each in value
-    )
+def _identities(container: list[Any] | dict[Any, Any] | set[Any]) -> list[int]:
+    values = container.values() if isinstance(container, dict) else ()
+    return [id(each) for each in (*container, *values)]
 
 
 def _has_same_values(now: object, before: object) -> bool:

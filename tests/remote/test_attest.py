@@ -1278,13 +1278,15 @@ def test_parameters_that_a_module_has_in_a_list(tmp_path: Path, kind: Any) -> No
     def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
         for name, weight in weights:
             setattr(model, name, torch.nn.Parameter(weight * 9))
-        model.first = torch.zeros(1)
+        model.first, model.scale = torch.zeros(1), 2.0
+        vars(model)["weight_hh_l0"] = torch.zeros(1)
         if kind is torch.nn.GRU:
             model._flat_weights = []
 
     found = attest(model, tmp_path / "m.tensors", load_weights=load)
     assert len(found.not_compared) == 4 and not found.compared
     assert model._flat_weights is flat and model.first is first
+    assert model.weight_hh_l0 is before[1] and not hasattr(model, "scale")
     assert all(one is other for one, other in zip(flat, before, strict=True))
 
 
