@@ -12,7 +12,6 @@ from tensorizer_ops._attest.compared import (
     Compared,
     Comparing,
     Difference,
-    unknown_kind,
     usable,
 )
 from tensorizer_ops._attest.kept import Kept
@@ -25,7 +24,7 @@ from tensorizer_ops._base.savable import (
     plain_tensors,
     refuse_without_memory,
 )
-from tensorizer_ops._base.states import made_anew, state_of
+from tensorizer_ops._base.states import made_anew, state_of, why_more
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Index, Weight, stored_in
@@ -114,7 +113,7 @@ def _attest_names(
     given = dict(model)
     seen = set()
     for name, tensor in given.items():
-        if isinstance(tensor, torch.Tensor) and name in reader and (why := unknown_kind(tensor)):
+        if isinstance(tensor, torch.Tensor) and name in reader and (why := why_more(tensor)):
             found.not_compared[name] = why
     for name in found.not_compared.keys() & given.keys():
         seen.add(identity(given[name]))

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.memory import as_bytes
-from tensorizer_ops._base.savable import held, only_wraps
+from tensorizer_ops._base.savable import held
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Index, Stored, as_slices
 
@@ -54,13 +54,6 @@ def usable(tensors: Mapping[str, torch.Tensor], found: Attestation) -> dict[str,
         else:
             kept[name] = tensor
     return kept
-
-
-def unknown_kind(tensor: torch.Tensor) -> str | None:
-    """Return why the elements of a tensor may not be what a program computes with."""
-    if only_wraps(tensor):
-        return None
-    return f"it is {kind_of(tensor)}, which may change what its elements mean, such as by a scale"
 
 
 @dataclass

@@ -21,7 +21,6 @@ from tensorizer_ops._attest.compared import (
     Comparing,
     difference,
     differing,
-    unknown_kind,
     usable,
 )
 from tensorizer_ops._attest.coverage import Layout, uncovered
@@ -30,6 +29,7 @@ from tensorizer_ops._attest.origins import WRITES, Origins, is_compared
 from tensorizer_ops._attest.watched import Owners, Watched, Write
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import refuse_without_memory
+from tensorizer_ops._base.states import why_more
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
@@ -69,7 +69,7 @@ class Watch(TorchDispatchMode):
                 refuse_without_memory(name, tensor, _COMPARED)
             if is_divided(tensor):
                 raise errors.InvalidArgument(
-                    f"tensor {name!r} cannot be {_COMPARED}: {unknown_kind(tensor)}"
+                    f"tensor {name!r} cannot be {_COMPARED}: {why_more(tensor)}"
                 )
         with torch._C.DisableTorchFunctionSubclass():  # for the memory itself
             self._data = {name: tensor.data for name, tensor in self._tensors.items()}
@@ -87,7 +87,7 @@ class Watch(TorchDispatchMode):
                 self.attestation.not_compared[names[0]] = "it has no elements in memory of its own"
             else:
                 spans.append((names, where))
-        unknown = {name: unknown_kind(tensor) for name, tensor in self._tensors.items()}
+        unknown = {name: why_more(tensor) for name, tensor in self._tensors.items()}
         for name in listed:
             if why := unknown[name]:
                 self.attestation.not_compared[name] = why

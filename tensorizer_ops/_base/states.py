@@ -74,9 +74,7 @@ def _memory(tensor: torch.Tensor) -> Iterator[Hashable]:
 
 
 def why_more(tensor: torch.Tensor) -> str | None:
-    """Return why a tensor is more than the one in it, which alone is compared; else ``None``."""
+    """Return why the elements of a tensor may not be what a program computes with."""
     if only_wraps(tensor):
         return None
-    return (
-        f"it is {kind_of(tensor)}, which may change what the tensor in it means, such as by a scale"
-    )
+    return f"it is {kind_of(tensor)}, which may change what its elements mean, such as by a scale"

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import tensorizer_ops
 from local_servers.web import Web
-from support.odd_tensors import TENSORS, Named, Scaled, Wrapper
+from support.odd_tensors import TENSORS, Named, Wrapper
 from support.samples import same, zoo
 from support.signer import Signer
 from tensorizer_ops import Reader, attest, errors
