@@ -25,6 +25,7 @@ from vllm.platforms import current_platform
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._front.serving import Settings, weights
+from tensorizer_ops._versions.checksums import checksums
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.node import Node
 from tensorizer_ops._vllm.layers import hidden_copy, is_made_over, pack_again
@@ -66,14 +67,16 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
+    supports_draft_weight_update = False  # the version is that of one model
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._node: Node | None = None
-        self._is_reloading = False
         self._between: list[int | None] = []  # the versions that a failed update has mixed
         self._version: int | None = None  # that the weights are; None at first
         self._file: Path | None = None  # of that version
+        # Of the weights of that version, if they are as in files. Others may load weights as well.
+        self._checksums: list[int] | None = None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         def begin() -> None:
@@ -85,7 +88,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         all_succeed(begin)
 
     def start_weight_update(self) -> None:
-        pass  # receive_weights() begins when the version is here
+        pass  # receive_weights() does it all, when the version is here
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         self.receive_weights(self.parse_update_info(update_info))
@@ -108,42 +111,52 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         if not all_succeed(find, f"ranks have different models as version {version}"):
             return
         since = time.monotonic()
+        how: list[str] = []
         done = False
         try:
-            done = all_succeed(lambda: self._take_over(version, paths[0]))
+            done = all_succeed(lambda: how.append(self._take_over(version, paths[0])))
         finally:
             if not done:
                 self._go_back(version)
         if done:
             self._version, self._file, self._between = version, Path(paths[0]), []
-            how = "by layers" if self._is_reloading else "by elements"
             seconds = time.monotonic() - since
-            logger.info("version %d was taken over %s in %.3f s", version, how, seconds)
+            logger.info("version %d was taken over by %s in %.3f s", version, how[0], seconds)
 
-    def _take_over(self, version: int, path: str) -> None:
-        if not self._replace_elements(version, path):
-            self._load_layers(path)
+    def _take_over(self, version: int, path: str) -> str:
+        if self._replace_elements(version, path):
+            return "elements"
+        self._load_layers(path)
+        return "layers"
 
     def _load_layers(self, path: str) -> None:
+        self._checksums = None
         wanted = {name for name, _ in self.model.named_parameters()}
-        if not self._is_reloading:
-            if current_platform.is_cpu():  # elsewhere, graphs of the device may have the kernels
-                for module in self.model.modules():
-                    pack_again(module)
-            initialize_layerwise_reload(self.model)
-            self._is_reloading = True
+        if current_platform.is_cpu():  # elsewhere, graphs of the device may have the kernels
+            for module in self.model.modules():
+                pack_again(module)
+        initialize_layerwise_reload(self.model)
         # The hashes of the file were compared when it was made.
         loaded = self.model.load_weights(weights(Settings({"uri": path}), path))
         if loaded is not None and (missing := sorted(wanted - loaded)):
             raise errors.InvalidArgument(f"{path!r} lacks the tensor {missing[0]!r}")
+        finalize_layerwise_reload(self.model, self.model_config)
+        if _has_plain_weights(self.model):
+            self._checksums = checksums(self.model)
 
     def _replace_elements(self, version: int, path: str) -> bool:
         """Put what differs from the last version in place, if the weights are that version."""
         assert self._node is not None
-        if self._file is None or self._between or self._is_reloading:
+        if self._file is None or self._checksums is None:
             return False
         changes = self._node.changes(self._file, Path(path))
-        if not (changes.exists() and _has_plain_weights(self.model)):
+        if not changes.exists():
+            return False
+        if checksums(self.model) != self._checksums:
+            logger.warning(
+                "all of version %d is loaded: the weights are no longer those of version %s",
+                *(version, self._version),
+            )
             return False
         try:
             with torch.no_grad():
@@ -151,6 +164,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         except (NotInPlace, errors.NotFound) as error:  # the next version may remove the changes
             logger.warning("all of version %d is loaded: %s", version, str(error))
             return False
+        self._checksums = checksums(self.model)
         return True
 
     def _go_back(self, failed: int) -> None:
@@ -169,9 +183,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         done = False
         with suppress(Exception):  # the first error is what the caller gets
             done = all_succeed(lambda: self._load_layers(str(file)))
-        if done:
-            self.finish_weight_update()
-        else:
+        if not done:
             self._put_back()
         return done
 
@@ -183,12 +195,10 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
                 layerwise._place_kernel_tensors(module, info)
                 info.reset()
         layerwise.LOADING_LAYERS.clear()
-        self._is_reloading = False
+        self._checksums = None
 
     def finish_weight_update(self) -> None:
-        if self._is_reloading:
-            finalize_layerwise_reload(self.model, self.model_config)
-            self._is_reloading = False
+        pass  # receive_weights() has done it all
 
     def shutdown(self) -> None:
         if self._node is not None:

@@ -140,6 +140,46 @@ def test_elements_change_in_place(
         assert server.complete() == found
 
 
+def test_others_change_the_weights(
+    tmp_path: Path, bare: Path, versions: dict[int, Path], plain: dict[str, str]
+) -> None:
+    """Only what an update has left is taken for its version: also if nothing differs since."""
+    place = str(tmp_path / "run")
+    extension = ("--worker-extension-cls", "tensorizer_ops.vllm.WorkerExtension")
+    first = [*ours(versions[0]), *TRANSFER, *extension]
+    with (
+        serving(tmp_path / "server", bare, *first, VLLM_SERVER_DEV_MODE="1", **plain) as server,
+        Publisher(place) as publisher,
+    ):
+
+        def has(version: int) -> bool:
+            call = {"method": "attest", "args": [str(versions[version])]}
+            (attested,) = server.post("/collective_rpc", call)["results"]
+            return bool(attested["equal"])
+
+        begin(server, place, tmp_path / "node")
+        for step, (content, reload) in enumerate(
+            [(1, False), (2, False), (3, True), (3, True), (3, False), (1, False)], start=1
+        ):
+            publisher.publish(versions[content], step=step)
+            if reload:
+                server.post("/collective_rpc", {"method": "reload_weights"})
+                assert has(0)
+                # An update of nothing does not vouch for what is there.
+                server.post("/start_weight_update")
+                server.post("/finish_weight_update", {"weight_version": "none"})
+            update(server, step)
+            assert has(content), step
+        with pytest.raises(urllib.error.HTTPError):
+            server.post("/start_draft_weight_update")
+        log = server.log.read_text()
+    assert "does not support draft model weight updates" in log
+    expected = ("layers", "elements", "layers", "layers", "elements", "elements")
+    for step, how in enumerate(expected, start=1):
+        assert f"version {step} was taken over by {how} in" in log, log
+    assert log.count("the weights are no longer those of version") == 2
+
+
 def test_signed_experts(tmp_path: Path, plain: dict[str, str]) -> None:
     """A version is packed as the weights before it, and one that is not signed never arrives."""
     place = str(tmp_path / "run")

@@ -1,0 +1,33 @@
+"""Whether the weights in memory are still those of the version that was put there."""
+
+from __future__ import annotations
+
+import torch
+
+from tensorizer_ops._base.memory import as_bytes, identity, is_plain
+
+_WORDS = 512  # in a block of 4 KiB
+
+
+@torch.no_grad()
+def checksums(model: torch.nn.Module) -> list[int]:
+    """Return a number for each of a model's parameters and persistent buffers.
+
+    Reads them all, at the speed of memory: torch does not count all changes (``tensor._version``),
+    such as ``tensor.data.copy_`` of vLLM's loaders, and what a server discards when it sleeps.
+    """
+    tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
+    once = {identity(tensor): tensor for tensor in tensors if is_plain(tensor)}  # if they are tied
+    # All are on their way before the first is waited for.
+    return [int(number) for number in [_checksum(tensor) for tensor in once.values()]]
+
+
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """Add the words of each block, and weigh the sums, so that they tell their places."""
+    data = as_bytes(tensor)
+    if data.storage_offset() % 8:
+        data = data.clone()
+    words = data[: len(data) // 8 * 8].view(torch.int64)
+    blocks = words[: len(words) // _WORDS * _WORDS].view(-1, _WORDS)
+    sums = torch.cat([blocks.sum(1), words[blocks.numel() :], data[words.numel() * 8 :].long()])
+    return (sums * (torch.arange(len(sums), device=sums.device) * 2 + 1)).sum()
