@@ -6,6 +6,7 @@ vLLM makes one in each of its workers, on the first use of the name.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from vllm.platforms import current_platform
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
-from tensorizer_ops._front.serving import Settings, weights
+from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
 from tensorizer_ops._versions.checksums import checksums
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.node import Node
@@ -41,7 +42,7 @@ class InitInfo(WeightTransferInitInfo):  # type: ignore[misc]
 
     uri: str
     folder: str = "/dev/shm"
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str | None] = field(default_factory=dict)
     interval: float = 1.0
 
 
@@ -81,11 +82,20 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         def begin() -> None:
             self.shutdown()
-            self._node = Node(
-                init_info.uri, init_info.folder, init_info.options, init_info.interval
-            )
+            options = self._with_trust(init_info.options)
+            self._node = Node(init_info.uri, init_info.folder, options, init_info.interval)
 
         all_succeed(begin)
+
+    def _with_trust(self, options: Mapping[str, str | None]) -> dict[str, Any]:
+        """Let whom the load format trusts sign the versions, unless ``trust`` is given or null."""
+        given = {**options}
+        load = self.vllm_config.load_config
+        if "trust" not in given and load.load_format == LOAD_FORMAT:
+            given["trust"] = Settings(load.model_loader_extra_config).options.get("trust")
+        if given.get("trust") is None:
+            given.pop("trust", None)
+        return given
 
     def start_weight_update(self) -> None:
         pass  # receive_weights() does it all, when the version is here

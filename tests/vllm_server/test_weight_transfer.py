@@ -76,7 +76,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def begin(server: Server, place: str, folder: Path, **options: str) -> None:
+def begin(server: Server, place: str, folder: Path, **options: str | None) -> None:
     init = {"uri": place, "folder": str(folder), "interval": 0.05, "options": options}
     server.post("/init_weight_transfer_engine", {"init_info": init})
 
@@ -192,7 +192,7 @@ def test_signed_experts(tmp_path: Path, plain: dict[str, str]) -> None:
     extension = ("--worker-extension-cls", "tensorizer_ops.vllm.WorkerExtension")
     given = [*ours(old / "m.tensors", options=signer.options), *TRANSFER, *extension]
     with serving(tmp_path / "server", old, *given, VLLM_SERVER_DEV_MODE="1", **plain) as server:
-        begin(server, place, tmp_path / "node", **signer.options)
+        begin(server, place, tmp_path / "node")  # whom the loader trusts
         with Publisher(place, sign=signer.private) as publisher:
             publisher.publish(new / "m.tensors", step=1)
         update(server, 1)
@@ -204,6 +204,9 @@ def test_signed_experts(tmp_path: Path, plain: dict[str, str]) -> None:
             publisher.publish(old / "m.tensors", step=2)
         refused(server, 2, "it is not signed", patience=1)
         assert server.complete() == found
+        begin(server, place, tmp_path / "node", trust=None)
+        update(server, 2)
+        assert server.complete() != found  # unsigned, as the client wants it
     with serving(tmp_path / "other", new, *ours(new / "m.tensors"), **plain) as server:
         assert server.complete() == found
 
