@@ -106,6 +106,10 @@ class Node:
         self._own.check()
         return self._folder / f"changes-{older.stem}-{newer.stem}.tensors"
 
+    def check(self) -> None:
+        """Raise if somebody else has replaced the files of the node."""
+        self._own.check()
+
     def close(self) -> None:
         """End following. The last process of the node that does so removes the files."""
         self._stop.set()

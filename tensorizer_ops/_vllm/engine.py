@@ -146,6 +146,8 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
             for module in self.model.modules():
                 pack_again(module)
         initialize_layerwise_reload(self.model)
+        assert self._node is not None
+        self._node.check()
         # The hashes of the file were compared when it was made.
         loaded = self.model.load_weights(weights(Settings({"uri": path}), path))
         if loaded is not None and (missing := sorted(wanted - loaded)):
