@@ -145,7 +145,15 @@ def only_wraps(tensor: torch.Tensor) -> bool:
         for name, value in vars(each).items()
         if isinstance(value, types.MemberDescriptorType)
     ]
-    return all(isinstance(leaf, _HARMLESS) for leaf in tree_leaves([vars(tensor), slots]))
+    return all(map(_is_harmless, tree_leaves([vars(tensor), slots])))
+
+
+def _is_harmless(beside: object) -> bool:
+    """Return whether an instance may have this beside its elements."""
+    if isinstance(beside, functools.partial):
+        beside = [beside.func, *beside.args, *beside.keywords.values()]
+        return all(map(_is_harmless, tree_leaves(beside)))
+    return isinstance(beside, _HARMLESS)
 
 
 def _changes_tensors(kind: type) -> bool:
@@ -188,7 +196,7 @@ _OF_EVERY_CLASS = frozenset(
 _HARMLESS = (
     *(type(None), bool, int, str, bytes, range, slice, enum.Enum, fractions.Fraction, type),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial),
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType),
 )
 
 

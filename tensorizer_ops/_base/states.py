@@ -11,7 +11,7 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.memory import identity, plain_parts, span
-from tensorizer_ops._base.savable import only_wraps
+from tensorizer_ops._base.savable import as_dict, only_wraps
 
 # The attributes in which modules keep what they have.
 _PARTS = ("_parameters", "_buffers", "_modules")
@@ -71,6 +71,27 @@ def _memory(tensor: torch.Tensor) -> Iterator[Hashable]:
             yield id(part)
         elif where.begin != where.end:
             yield where.storage
+
+
+def trusted_state(given: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a module, or of a dict, if these are all that a program computes with.
+
+    Raises:
+        ValueError: one may be more than its elements, or a module has others than it tells.
+    """
+    if isinstance(given, torch.nn.Module):
+        state = state_of(given)
+        for name in made_anew(given, state):
+            raise errors.InvalidArgument(
+                f"state_dict() of the module makes tensor {name!r}, which no module has: give a "
+                "dict of the tensors to compare"
+            )
+    else:
+        state = as_dict(given)
+    for name, tensor in state.items():
+        if isinstance(tensor, torch.Tensor) and (why := why_more(tensor)):
+            raise errors.InvalidArgument(f"tensor {name!r} cannot be verified: {why}")
+    return state
 
 
 def why_more(tensor: torch.Tensor) -> str | None:

@@ -352,7 +352,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
 
         Raises:
             RuntimeError: a tensor was not loaded yet.
-            ValueError: a tensor of the module has no values, or more than those, such as a scale.
+            ValueError: a tensor of the module has no values. With the option ``trust`` also: it
+                may have more than its elements, such as a scale, or the ``state_dict()`` has others
+                than the module.
         """
         self._must_be_module(m)
         results = compare_module(m, self._catalog, self._values)

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from tensorizer_ops import errors
 from tensorizer_ops._base.memory import copy_bytes
 from tensorizer_ops._base.savable import plain_tensor
-from tensorizer_ops._base.states import why_more
+from tensorizer_ops._base.states import trusted_state
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.values import Values
 
@@ -22,12 +21,13 @@ def compare_module(
 
     Raises:
         RuntimeError: a tensor was not loaded yet.
-        ValueError: a tensor of the module has no values, or more than those, such as a scale.
+        ValueError: a tensor of the module has no values. If the file must be signed also: it may
+            have more than its elements, or the ``state_dict()`` has others than the module.
     """
+    if values.must_be_signed:
+        trusted_state(module)
     tensors: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
-    # A hook may give the state_dict() others than the module has.
-    tensors |= dict(module.named_parameters(remove_duplicate=False))
-    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    tensors = {**tensors, **dict(module.named_buffers(remove_duplicate=False))}
     with values.comparing() as matches:
         return [
             (catalog.public_name(i), _is_same(tensors, i, catalog, values, matches))
@@ -50,12 +50,10 @@ def _is_same(
         raise RuntimeError(f"{name!r} was not loaded yet, and so its hashes are not known")
     if here is None or value is None:
         return False
-    if why := why_more(here):
-        raise errors.InvalidArgument(f"tensor {name!r} cannot be verified: {why}")
     has_data = bool(catalog.data_sizes[number])
-    if has_data or not here.is_meta:
+    if has_data or not isinstance(here, torch.Tensor) or not here.is_meta:
         here = plain_tensor(catalog.names[number], here, "verified")
-    if here.shape != value.shape:
+    if here.shape != value.shape or here.dtype != values.stored_dtype(number):
         return False
     if has_data:
         return matches(number, here)

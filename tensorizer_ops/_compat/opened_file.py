@@ -41,7 +41,7 @@ class OpenedFile:
         self.is_open = True
 
     def _open(self, place: Any, lazy: bool) -> tuple[Input, FileHeader]:
-        options = as_text(self._options or {})
+        options = as_text(self._options)
         with named(self._key) as key, contextlib.ExitStack() as on_error:
             opened = open_input(place, lazy=lazy, options={**options, **key})
             on_error.callback(opened.reader.close)
@@ -55,6 +55,10 @@ class OpenedFile:
                 raise errors.Crypto("the file is encrypted, and no key was given (encryption=)")
             on_error.pop_all()
         return opened, header
+
+    @property
+    def is_signed(self) -> bool:
+        return bool(self._signed_as)
 
     @property
     def reader(self) -> Any:

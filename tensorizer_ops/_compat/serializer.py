@@ -95,7 +95,7 @@ class TensorSerializer:
         self._is_callers = place is file_obj
         usual = {"hashes": "all", "threads": str(min(self.cpu_limit, MOST_THREADS))}
         with named(encryption) as key:
-            self._output = files.open_output(place, {**usual, **as_text(options or {}), **key})
+            self._output = files.open_output(place, {**usual, **as_text(options), **key})
         self._process = os.getpid()
         self._is_open = True
         finish_at_exit(self)

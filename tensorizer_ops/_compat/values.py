@@ -57,6 +57,7 @@ class Values:
         self._catalog = catalog
         self._count = len(catalog.names)
         self._values: dict[int, torch.nn.Parameter] = {}
+        self._stored: dict[int, torch.dtype] = {}  # the types in the file, if there may be a cast
         self.module_indices = [0] * self._count
 
     @property
@@ -75,6 +76,14 @@ class Values:
 
     def loaded(self, number: int) -> torch.nn.Parameter | None:
         return self._values.get(number)
+
+    @property
+    def must_be_signed(self) -> bool:
+        return self._file.is_signed
+
+    def stored_dtype(self, number: int) -> torch.dtype:
+        """Return the type in the file of a tensor that was loaded."""
+        return self._stored.get(number) or self._values[number].dtype
 
     def __getitem__(self, number: int) -> torch.nn.Parameter:
         if number not in self._values:
@@ -97,6 +106,9 @@ class Values:
         # Not in inference mode, even if the caller is: the tensors may be used in training later.
         with self._reported(self._file.reader), torch.inference_mode(False):
             tensors = self._fetch(self._file.reader, missing, self._dtype, verify)
+            if self._dtype is not None:
+                names, type_name = self._file.reader.names(), self._file.internals.type_name
+                self._stored |= {i: getattr(torch, type_name(names[i])) for i in missing}
             for i, tensor in zip(missing, tensors, strict=True):
                 self._values.setdefault(i, _to_parameter(tensor))
 

@@ -28,7 +28,7 @@ from tensorizer_ops._base.savable import (
     refuse_uninitialized,
     refuse_without_memory,
 )
-from tensorizer_ops._base.states import state_of, why_more
+from tensorizer_ops._base.states import trusted_state
 from tensorizer_ops._base.tables import MOST_ROWS
 from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
 from tensorizer_ops._front.load_save import save
@@ -171,17 +171,16 @@ def verify_tensors(
         tensorizer_ops.errors.HashMismatch: values differ. It names all tensors, and with hashes of
             chunks the places.
         KeyError: the file has no tensor of a name.
-        ValueError: a tensor has another type or shape in the file, or no hash there. Or it is a
-            subclass with more than a tensor, such as a scale; or a module's ``state_dict()`` has
-            other tensors than the module.
+        ValueError: a tensor has another type or shape in the file, or no hash there. With the
+            option ``trust`` also: it is of a class that may have more than elements, such as a
+            scale; or a module's ``state_dict()`` has other tensors than the module.
     """
-    if isinstance(tensors, torch.nn.Module):
-        tensors = state_of(tensors)
+    if "trust" in as_text(options):
+        tensors = trusted_state(tensors)
+    elif isinstance(tensors, torch.nn.Module):
+        tensors = tensors.state_dict(keep_vars=True)
     given = as_dict(tensors)
     plain = plain_tensors(given, given.values(), done="verified")
-    for name, tensor in given.items():
-        if why := why_more(tensor):
-            raise errors.InvalidArgument(f"tensor {name!r} cannot be verified: {why}")
     given = dict(zip(given, plain, strict=True))
     reader = open_source(uri, options).reader
     known = set(reader.names())
@@ -302,7 +301,7 @@ def load_constants(
     """
     loader = getattr(model, "loader", model)
     count = operator.index(threads)
-    given = SecretOptions(as_text(options or {}))
+    given = SecretOptions(as_text(options))
     unexpected = fill_constants(loader, to_uri(uri), bool(strict), verify, count, given)
     return IncompatibleKeys([], unexpected)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import tensorizer_ops
 from support.odd_tensors import Scaled
 from support.samples import zoo
+from support.signer import Signer
 from tensorizer_ops import Hashes, errors, verify_tensors
 
 SAVES = [
@@ -141,27 +143,74 @@ def test_there_must_be_something_to_verify(tmp_path: Path) -> None:
     verify_tensors(path, {})
 
 
-def test_what_is_more_than_its_tensor(tmp_path: Path) -> None:
+@pytest.fixture
+def signed(tmp_path: Path, signer: Signer) -> Path:
     path = tmp_path / "m.tensors"
     tensorizer_ops.save(path, {"w": torch.ones(3)})
+    tensorizer_ops.sign(path, key=signer.private)
+    return path
+
+
+def test_what_is_more_than_its_tensor(signed: Path, signer: Signer) -> None:
     scaled = Scaled(torch.ones(3))
     module = torch.nn.Module()
     module.w = torch.nn.Parameter(scaled, requires_grad=False)
     for tensors in ({"w": scaled}, module):
+        verify_tensors(signed, tensors)
         with pytest.raises(errors.InvalidArgument, match="'w' cannot be verified: it is Scaled"):
-            verify_tensors(path, tensors)
-    loaded = tensorizer_ops.TensorDeserializer(path, device="cpu")
+            verify_tensors(signed, tensors, options=signer.options)
+    loaded = tensorizer_ops.TensorDeserializer(signed, device="cpu", options=signer.options)
     with pytest.raises(errors.InvalidArgument, match="'w' cannot be verified: it is Scaled"):
         loaded.verify_module(module)
 
 
-def test_a_state_dict_of_other_tensors(tmp_path: Path) -> None:
-    path = tmp_path / "m.tensors"
-    tensorizer_ops.save(path, {"w": torch.ones(3)})
+def in_hook(module: torch.nn.Module) -> None:
+    module.register_state_dict_post_hook(lambda m, state, *_: state.update(w=torch.ones(3)))
+
+
+def made_anew(module: torch.nn.Module) -> None:
+    del module.w
+    module.other = torch.nn.Parameter(torch.zeros(3))
+    in_hook(module)
+
+
+def before_a_buffer(module: torch.nn.Module) -> None:
+    del module.w
+    module.register_buffer("w", torch.ones(3))
+    vars(module)["w"] = torch.zeros(3)
+
+
+@pytest.mark.parametrize("hide", [in_hook, made_anew, before_a_buffer])
+def test_a_state_dict_of_other_tensors(
+    signed: Path, signer: Signer, hide: Callable[[torch.nn.Module], None]
+) -> None:
     module = torch.nn.Module()
     module.w = torch.nn.Parameter(torch.zeros(3))
-    module.register_state_dict_post_hook(lambda m, state, *_: state.update(w=torch.ones(3)))
-    with pytest.raises(errors.InvalidArgument, match="has another tensor 'w' than the module"):
-        verify_tensors(path, module)
-    loaded = tensorizer_ops.TensorDeserializer(path, device="cpu")
-    assert loaded.verify_module(module) == (False, [("w", False)])
+    hide(module)
+    why = "has another tensor 'w' than the module|makes tensor 'w', which no module has"
+    with pytest.raises(errors.InvalidArgument, match=why):
+        verify_tensors(signed, module, options=signer.options)
+    loaded = tensorizer_ops.TensorDeserializer(signed, device="cpu", options=signer.options)
+    with pytest.raises(errors.InvalidArgument, match=why):
+        loaded.verify_module(module)
+
+
+@pytest.mark.parametrize("cast", [None, torch.float32])
+@pytest.mark.parametrize("hashes", ["all", "none"])
+def test_the_same_bytes_of_another_type(
+    tmp_path: Path, signer: Signer, hashes: Any, cast: torch.dtype | None
+) -> None:
+    path = tmp_path / "m.tensors"
+    tensors = {"w": torch.randn(3, 3, dtype=torch.float16), "empty": torch.empty(0)}
+    tensorizer_ops.save(path, tensors, hashes=hashes)
+    tensorizer_ops.sign(path, key=signer.private)
+    loaded = tensorizer_ops.TensorDeserializer(
+        path, device="cpu", dtype=cast, options=signer.options
+    )
+    module = torch.nn.Module()
+    for name, tensor in tensors.items():
+        module.register_buffer(name, tensor)
+    assert loaded.verify_module(module)[0]
+    module.w = tensors["w"].view(torch.bfloat16)
+    module.empty = torch.empty(0, dtype=torch.int32)
+    assert loaded.verify_module(module) == (False, [("w", False), ("empty", False)])
