@@ -169,7 +169,7 @@ def _save(
         return
     texts = texts_of(metadata)
     refuse_other_metadata(texts)
-    save_shared(to_uri(uri), named, peers, hashes, SecretOptions(as_text(options or {})), texts)
+    save_shared(to_uri(uri), named, peers, hashes, SecretOptions(as_text(options)), texts)
 
 
 @checked
@@ -194,7 +194,7 @@ def _load(
         where = device_of(mesh, device)
     else:
         where = torch.get_default_device() if device is None else named_device(device)
-    given = as_text(options or {})
+    given = as_text(options)
     first_use(where)
     reader = torch.classes.tensorizer.Reader(to_uri(uri), given)
     if peers is None:

@@ -77,7 +77,7 @@ class TensorizerCheckpointIO(*map(_base, _INSTALLED)):  # type: ignore[misc]
     ) -> None:
         """Save a checkpoint; ``storage_options`` are added to the options of the plugin."""
         # Lightning chooses the name, which ends with .ckpt.
-        options = {"format": "tensors", **self._options, **as_text(storage_options or {})}
+        options = {"format": "tensors", **self._options, **as_text(storage_options)}
         checkpoints.save(
             path,
             checkpoint,

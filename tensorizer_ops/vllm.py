@@ -32,7 +32,7 @@ class WorkerExtension:
         from tensorizer_ops._vllm.attest import attest_model
 
         model = self.get_model()  # type: ignore[attr-defined]
-        found = attest_model(model, uri, options or {})
+        found = attest_model(model, uri, {} if options is None else options)
         return {"equal": found.equal, **asdict(found)}
 
 

@@ -99,7 +99,7 @@ def open_source(source: Source, options: Options | None, *, lazy: bool = False) 
     """
     place = place_of(source)
     lazy = lazy and (isinstance(place, str) or _is_seekable(_unwrap(place)))
-    return open_input(place, lazy=lazy, options=as_text(options or {}))
+    return open_input(place, lazy=lazy, options=as_text(options))
 
 
 def _open_descriptor(

@@ -374,12 +374,12 @@ def inside(folder: str | None, uri: str) -> list[str]:
 
 def unsigned(options: Options | None) -> SecretOptions:
     """Return options without those that say who must have signed what is loaded."""
-    return SecretOptions({n: v for n, v in as_text(options or {}).items() if n not in _SIGNED})
+    return SecretOptions({n: v for n, v in as_text(options).items() if n not in _SIGNED})
 
 
 def refuse_signed(options: Options | None) -> None:
     """Raise for options that say who must have signed what is loaded."""
-    for name in as_text(options or {}):
+    for name in as_text(options):
         if name in _SIGNED:
             raise errors.InvalidArgument(f"option {name!r} applies when a file is loaded only")
 

@@ -112,11 +112,13 @@ def texts_of(metadata: Metadata | None) -> dict[str, str] | None:
     return None if metadata is None else {key: _text(value) for key, value in metadata.items()}
 
 
-def as_text(options: Options) -> dict[str, str]:
+def as_text(options: Options | None) -> dict[str, str]:
     """Convert options to the strings that the ops take.
 
     Checks types here because the dispatcher prints all options if one has the wrong type.
     """
+    if options is None:
+        return {}
     if not isinstance(options, Mapping):
         raise wrong("options", options, "a dict or None")
     given: dict[str, str] = {}
@@ -136,14 +138,14 @@ def as_text(options: Options) -> dict[str, str]:
 
 def as_pairs(options: Options | None) -> list[tuple[str, str]]:
     """Convert options to the pairs that ``_core`` takes, whose repr shows only names."""
-    return _SecretPairs(as_text({} if options is None else options).items())
+    return _SecretPairs(as_text(options).items())
 
 
 def bytes_of(options: Options | None, name: str) -> int | None:
     """Return an option that is a number of bytes, perhaps with a unit; ``None`` if it is none."""
     from tensorizer_ops import _core  # which is loaded after this module
 
-    return _core.parse_bytes(str((options or {}).get(name, "")))
+    return _core.parse_bytes(as_text(options).get(name, ""))
 
 
 def memory_ceiling(options: Options | None) -> int:
@@ -153,5 +155,5 @@ def memory_ceiling(options: Options | None) -> int:
 
 def kept(options: Options | None) -> dict[str, str]:
     """Return options for later, whose repr shows no values; they cannot be pickled if any."""
-    given = as_text(options or {})
+    given = as_text(options)
     return SecretOptions(given) if given else given

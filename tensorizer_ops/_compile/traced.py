@@ -131,6 +131,7 @@ def load(
     options: Options = None,
     **how: Any,
 ) -> dict[str, torch.Tensor]:
+    slices = None if slices is None else dict(slices)  # which guards the names of the tensors
     known, traced, *sliced, dropped = seen_now(uri, names, slices, dtype, options)
     how |= {"dtype": dtype, "options": options, "traced": traced}
     if slices is None:

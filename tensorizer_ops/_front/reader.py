@@ -277,7 +277,7 @@ class Reader(Mapping[str, torch.Tensor]):
             threads: as for :meth:`load`.
             progress: as for :meth:`load`.
         """
-        given = as_text(options or {})
+        given = as_text(options)
         with reported(self._reader, progress):
             self._reader.rewrite(to_uri(target), hashes, given, self._threads(threads))
 

@@ -166,7 +166,7 @@ def encrypt(
         source_options, target_options: options as for loads and for saves.
         progress: called with the bytes moved so far and the bytes to move in all.
     """
-    options = {**as_text(target_options or {}), "key": key, "kdf": kdf}
+    options = {**as_text(target_options), "key": key, "kdf": kdf}
     _rewrite(source, target, source_options, options, hashes, threads, progress)
 
 
@@ -183,7 +183,7 @@ def decrypt(
     progress: Progress | None = None,
 ) -> None:
     """Write an unencrypted copy of an encrypted file; otherwise like :func:`encrypt`."""
-    options = {**as_text(source_options or {}), "key": key}
+    options = {**as_text(source_options), "key": key}
     _rewrite(source, target, options, target_options, hashes, threads, progress)
 
 
@@ -207,8 +207,8 @@ def rekey(
         old_key: the name of the key of the source, as ``key`` of :func:`encrypt`.
         new_key: the name of the key of the target.
     """
-    opening = {**as_text(source_options or {}), "key": old_key}
-    closing = {**as_text(target_options or {}), "key": new_key, "kdf": kdf}
+    opening = {**as_text(source_options), "key": old_key}
+    closing = {**as_text(target_options), "key": new_key, "kdf": kdf}
     _rewrite(source, target, opening, closing, hashes, threads, progress)
 
 
@@ -224,8 +224,8 @@ def _rewrite(
 ) -> None:
     if "format" not in (target_options or {}):
         refuse_folder_for_store(source, target)
-    reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
-    given = as_text(target_options or {})
+    reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options))
+    given = as_text(target_options)
     with reported(reader, progress):
         if changes == _NO_CHANGES:
             reader.rewrite(to_uri(target), hashes, given, threads)
@@ -285,7 +285,7 @@ def update(
     Raises:
         ValueError: a file is encrypted, or the source has no digests of chunks.
     """
-    reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options or {}))
+    reader = torch.classes.tensorizer.Reader(to_uri(source), as_text(source_options))
     with reported(reader, progress):
         return Updated(*reader.update(to_uri(target), threads))
 

@@ -50,7 +50,7 @@ class Writer:
         expected_bytes: int = 0,
         options: Options | None = None,
     ) -> None:
-        given = as_text(options or {})
+        given = as_text(options)
         arguments = as_text(
             {
                 "hashes": hashes,

@@ -119,3 +119,12 @@ def test_a_torch_with_another_table_notices_it_too(path: str, signer: Signer) ->
     tensorizer_ops.save(path, {"x": torch.ones(3)})
     command = [sys.executable, "-c", ANOTHER_TABLE, path, signer.options["trust"]]
     assert "noticed" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_slices_that_are_added_are_noticed(path: str) -> None:
+    tensorizer_ops.save(path, {"x": torch.arange(9.0), "y": torch.arange(9.0)})
+    slices: dict[str, Any] = {"y": slice(1)}
+    load = torch.compile(lambda: tensorizer_ops.load(path, slices=slices)["x"], backend="eager")
+    assert load().shape == (9,)
+    slices["x"] = slice(2)
+    assert load().equal(torch.arange(2.0))
