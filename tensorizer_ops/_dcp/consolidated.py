@@ -82,7 +82,7 @@ def consolidate(
     progress: Progress | None,
 ) -> None:
     """Implement the function of this name in ``checkpoint``."""
-    options = as_text(target_options or {})
+    options = as_text(target_options)
     given_size = bytes_of(options, "max_shard_size")
     options.pop("max_shard_size", None)
     path = local_path(target)

@@ -50,9 +50,7 @@ def writer(
         raise wrong("uri", uri, "a path or a URI: many ranks save to a folder")
     Folder(uri, options)
     # An empty file has none of what is saved, and all of its errors but those of a key.
-    plain = {
-        k: v for k, v in as_text(options or {}).items() if k not in ("key", "kdf", "plain_digests")
-    }
+    plain = {k: v for k, v in as_text(options).items() if k not in ("key", "kdf", "plain_digests")}
     save_tensors(io.BytesIO(), {}, hashes=hashes, threads=threads, options=plain, metadata=metadata)
     return TensorizerStorageWriter(
         uri, hashes=hashes, threads=threads, options=options, metadata=metadata, progress=progress

@@ -208,7 +208,7 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
         verify, threads, options: as for :class:`TensorizerStorageReader`.
     """
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self) -> Metadata:
         """Return what is in the model."""
         self._close()
         folder = self._folder()

@@ -291,7 +291,7 @@ class TensorizerStorageReader(_Place, StorageReader):
         self._threads = threads
         self.wanted: Mapping[str, str] | None = None  # metadata without which nothing is loaded
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self) -> Metadata:
         """Return what is in the checkpoint."""
         self._current.folder = None
         folder = self._folder()

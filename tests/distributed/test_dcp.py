@@ -286,6 +286,32 @@ def test_other_planners_are_opaque(tmp_path: Path) -> None:
     assert theirs["path"] == Path("x")
 
 
+def test_a_list_that_one_rank_cannot_read(tmp_path: Path) -> None:
+    """The other ranks do not wait for it: torch would ask it again in a way of its own."""
+    body = """
+import torch.distributed.checkpoint as dcp
+from tensorizer_ops import checkpoint, errors
+checkpoint.save(given[0], {"w": torch.ones(3)})
+reader = checkpoint.TensorizerStorageReader(given[0])
+if rank == 1:
+    read, tries = reader.read_metadata, []
+    def fails_once(*args, **kwargs):
+        tries.append(None)
+        if len(tries) == 1:
+            raise errors.NotFound("404")
+        return read(*args, **kwargs)
+    fails_once.__signature__ = inspect.signature(read)
+    reader.read_metadata = fails_once
+try:
+    dcp.load({"w": torch.zeros(3)}, storage_reader=reader)
+    report(None)
+except dcp.CheckpointException as error:
+    report(str(error))
+"""
+    ranks = run_ranks(tmp_path / "ranks", "import inspect\n" + body, tmp_path / "saved", count=2)
+    assert all("404" in error for error in ranks.reports)
+
+
 def test_what_needs_pickle_is_refused(tmp_path: Path) -> None:
     for value, text in (
         (Path("x"), r"state\['optimizer.path'\] is pathlib.*only pickle could save"),
