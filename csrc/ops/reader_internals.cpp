@@ -253,6 +253,10 @@ void define_reader_internals(torch::Library& library) {
                                  hashes ? std::optional(parse_hashes(*hashes)) : std::nullopt,
                                  option_list(options), threads);
            }))
+      .def("tells_the_same",
+           method(+[](FileReader& reader, c10::intrusive_ptr<ScriptReader> other) {
+             return reader.tells_the_same(other->file());
+           }))
       .def("apply_in_memory",
            method(+[](FileReader& reader, NameList names, Tensors tensors, std::int64_t threads) {
              return reader.apply_in_memory(string_vector(names), tensors, threads);

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +13,10 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
 from tensorizer_ops._base.options import Hashes, Options, as_text
+from tensorizer_ops._base.private import is_ours
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors
-from tensorizer_ops._base.targets import Target, to_uri
+from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 
 @checked
@@ -48,11 +51,11 @@ def delta(
     Raises:
         ValueError: one of the models is a delta itself, or a pipe.
     """
-    older = torch.classes.tensorizer.Reader(to_uri(base), as_text(base_options or {}))
-    newer = torch.classes.tensorizer.Reader(to_uri(new), as_text(new_options or {}))
+    older = torch.classes.tensorizer.Reader(to_uri(base), as_text(base_options))
+    newer = torch.classes.tensorizer.Reader(to_uri(new), as_text(new_options))
     internals = torch.classes.tensorizer._Internals(older)
     with reported(older, progress):
-        internals.make_delta(newer, to_uri(target), hashes, threads, as_text(target_options or {}))
+        internals.make_delta(newer, to_uri(target), hashes, threads, as_text(target_options))
 
 
 @checked
@@ -97,7 +100,7 @@ def apply(
         ValueError: the base is another model, or ``delta`` is no delta.
         tensorizer_ops.errors.InvalidFormat: the delta is damaged.
     """
-    reader = torch.classes.tensorizer.Reader(to_uri(delta), as_text(delta_options or {}))
+    reader = torch.classes.tensorizer.Reader(to_uri(delta), as_text(delta_options))
     how = (hashes, threads, base_options, target_options, progress)
     return apply_opened(reader, base, target, *how)
 
@@ -122,13 +125,18 @@ def apply_opened(
         return _apply_in_memory(reader, base, threads, progress)
     if not isinstance(base, (str, bytes, os.PathLike)):
         raise wrong("base", base, "a path, a URI, a module or a dict of tensors")
-    older = torch.classes.tensorizer.Reader(to_uri(base), as_text(base_options or {}))
+    older = torch.classes.tensorizer.Reader(to_uri(base), as_text(base_options))
     place = None if target is None else to_uri(target)
     internals = torch.classes.tensorizer._Internals(reader)
-    with reported(reader, progress):
-        changed: bool = internals.apply(
-            older, place, hashes, threads, as_text(target_options or {})
+    path = local_path(base) if target is None else None
+    if path is not None and internals.signed_as() and is_ours(Path(path)) is False:
+        raise errors.PermissionDenied(
+            errno.EACCES,
+            f"{path!r} belongs to another user, who may change it: copy it to apply a signed delta",
+            path,
         )
+    with reported(reader, progress):
+        changed: bool = internals.apply(older, place, hashes, threads, as_text(target_options))
     return changed
 
 

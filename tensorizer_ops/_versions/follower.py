@@ -18,7 +18,7 @@ from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions, as_text
 from tensorizer_ops._base.private import is_ours
-from tensorizer_ops._base.targets import Target, local_path
+from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._front.deltas import apply_opened
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import load
@@ -28,9 +28,8 @@ from tensorizer_ops._versions.listing import Entry, Listing, Place, Version, dig
 
 # Errors of a delta that cannot be applied to the target: another way may be there.
 _NO_WAY = (errors.InvalidFormat, errors.HashMismatch, errors.InvalidArgument, errors.IsADirectory)
-# The metadata of a delta, of which one has the digest of the model that it makes.
-_DELTA_KEY = "tensorizer_ops.delta"
-_TARGET_KEY = f"{_DELTA_KEY}.target"
+# The metadata of a delta with the digest of the model that it makes.
+_TARGET_KEY = "tensorizer_ops.delta.target"
 # How often files may be removed while they are about to be read.
 _MOST_REMOVED = 5
 
@@ -277,15 +276,15 @@ class _Follower:
     def _check(self, entry: Entry) -> None:
         """Raise if a version, which the target is already, is not signed under its number.
 
-        Metadata of a file, which says how its tensors are nested, is not in the digest of a model.
+        The digest of a model is not of all that a file tells, such as how tensors are nested.
         """
-        file: Any
         if entry.delta is not None:
-            file = self._delta_to(entry)
+            reader = self._delta_to(entry)
         else:
             assert entry.whole is not None
-            file = File(self._place.folder.uri(entry.whole), self._place.loads)
-            if digest_of(file, self._threads) != entry.digest:
+            whole = self._place.folder.uri(entry.whole)
+            reader = torch.classes.tensorizer.Reader(whole, as_text(self._place.loads))
+            if reader.digest(self._threads, 2, False) != entry.digest:
                 raise errors.HashMismatch(
                     f"{entry.whole!r} in {self._place.label} is not version {entry.number}"
                 )
@@ -295,11 +294,11 @@ class _Follower:
             raise errors.HashMismatch(
                 f"the target is not version {entry.number} of {self._place.label} any more"
             )
-        wanted = file.metadata()
-        wanted = {key: text for key, text in wanted.items() if not key.startswith(_DELTA_KEY)}
-        if File(self._target, self._target_loads).metadata() != wanted:
+        target = torch.classes.tensorizer.Reader(to_uri(self._target), as_text(self._target_loads))
+        if not torch.classes.tensorizer._Internals(reader).tells_the_same(target):
             raise errors.HashMismatch(
-                f"the target has other metadata than version {entry.number} in {self._place.label}"
+                "the target has other metadata, or other names, types or ties of tensors, than "
+                f"version {entry.number} in {self._place.label}"
             )
 
     def _delta_to(self, entry: Entry) -> Any:

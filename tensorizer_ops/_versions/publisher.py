@@ -102,8 +102,8 @@ class Publisher:
                 self._scratch.path / f"{name}.tensors" for name in ("last", "new", "delta")
             )
             self._id = secrets.token_hex(8)
-            self._number = 0  # of the last version that was published here
-            self._claim()
+            # The last version that is listed, and the last one that may be.
+            self._number = self._tried = self._claim()
             self._ends = ends.pop_all()
         self._is_closed = False
 
@@ -141,8 +141,8 @@ class Publisher:
             FileExistsError: another publisher has begun meanwhile, or uses ``scratch`` now. Nothing
                 was published.
             FileNotFoundError: somebody has removed the list of versions. Nothing was published.
-            ValueError: somebody has replaced the list by an older one. Nothing was published, so no
-                number stands for two versions.
+            ValueError: somebody has replaced the list by an older one, or one of other numbers.
+                Nothing was published, so no number stands for two versions.
         """
         number = at_least("step", step, 0)
         if not isinstance(state, (torch.nn.Module, Mapping, str, bytes, os.PathLike)):
@@ -159,11 +159,11 @@ class Publisher:
             raise errors.InvalidArgument(
                 f"step {step} was not published to {self._place.label}: this publisher is closed"
             )
-        if listing.next_number <= self._number:
+        if not self._number < listing.next_number <= self._tried + 1:
             raise errors.InvalidFormat(
                 f"step {step} was not published to {self._place.label}: somebody has replaced the "
-                f"list of versions by an older one, without version {self._number}; a new "
-                "Publisher goes on from there"
+                f"list of versions by one whose last version is {listing.next_number - 1}, and not "
+                f"{self._number}; a new Publisher goes on from there"
             )
         with self._alone(step):
             return self._publish(state, number, metadata, known, listing)
@@ -192,6 +192,7 @@ class Publisher:
         listing.unlisted = self._place.remove(listing.unlisted, time.time() - self._grace)
         self._write_new(state, metadata)
         entry = self._upload(listing, step)
+        self._tried = entry.number  # it may be listed although the write fails
         listing.versions.append(entry)
         if entry.whole is not None:
             _unlist_old(listing)
@@ -207,8 +208,11 @@ class Publisher:
         content = self._place.read()
         return content, Listing("") if content is None else self._place.understood(content)
 
-    def _claim(self) -> None:
-        """Become the one publisher. What the one before has begun to write will be removed."""
+    def _claim(self) -> int:
+        """Become the one publisher, and return the number of the last version.
+
+        What the one before has begun to write will be removed.
+        """
         known, listing = self._read()
         if known is not None and self._place.needs_key():
             raise errors.Crypto(
@@ -224,6 +228,7 @@ class Publisher:
             raise errors.FileExists(
                 f"another publisher to {self._place.label} has begun at the same time"
             )
+        return listing.next_number - 1
 
     def _throw_taken_over(self, step: int) -> None:
         raise errors.FileExists(

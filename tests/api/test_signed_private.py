@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tensorizer_ops
 from support.process import ONLY_ROOT
 from support.signed_versions import folder_of, list_of, nodes, publish, state_of
 from support.signer import Signer
@@ -218,6 +219,36 @@ def test_a_link_of_another_user_to_a_version(
     os.lchown(target, 65534, 65534)
     with pytest.raises(PermissionError, match="a link of another user"):
         list(follow(place, target, patience=0, options=signer.options))
+
+
+@ONLY_ROOT
+def test_a_link_to_a_file_that_all_may_write(
+    place: Path, signer: Signer, shared_memory: Path
+) -> None:
+    """Who may write a file may give it another name, and it still belongs to its owner."""
+    publish(place, range(1, 2), signer.private)
+    target, other = shared_memory / "model.tensors", shared_memory / "other"
+    shared_memory.chmod(0o1777)
+    plant(place, other)
+    os.chown(other, 0, 0)
+    os.link(other, target)
+    (version,) = follow(place, target, patience=0, options=signer.options)
+    assert version.number == 1
+    assert (target.stat().st_nlink, target.stat().st_mode & 0o022) == (1, 0)
+
+
+@ONLY_ROOT
+def test_a_signed_delta_to_a_file_of_another_user(
+    place: Path, signer: Signer, shared_memory: Path
+) -> None:
+    publish(place, range(1, 3), signer.private)
+    target = shared_memory / "model.tensors"
+    shared_memory.chmod(0o1777)
+    plant(place, target)
+    delta = place / list_of(place)["versions"][1]["delta"]
+    with pytest.raises(PermissionError, match="belongs to another user, who may change it"):
+        tensorizer_ops.apply(delta, target, delta_options=signer.options)
+    assert tensorizer_ops.apply(delta, target)
 
 
 @ONLY_ROOT

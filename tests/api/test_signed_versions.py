@@ -364,7 +364,14 @@ def test_a_publisher_signs_no_number_twice(place: Path, signer: Signer) -> None:
         newer = (place / FILE).read_bytes()
         (place / FILE).write_bytes(older)
         files = sorted(place.iterdir())
-        with pytest.raises(ValueError, match="by an older one, without version 2"):
+        with pytest.raises(ValueError, match="whose last version is 1, and not 2"):
+            publisher.publish(state_of(3), step=3)
+        assert sorted(place.iterdir()) == files
+        (place / FILE).write_bytes(newer)
+        (first, _) = list_of(place)["versions"]
+        renamed = first["whole"].replace("00000001", "00001000")
+        forge(place, [first | {"number": 1000, "whole": renamed}])
+        with pytest.raises(ValueError, match="whose last version is 1000, and not 2"):
             publisher.publish(state_of(3), step=3)
         assert sorted(place.iterdir()) == files
         (place / FILE).write_bytes(newer)
@@ -488,3 +495,27 @@ def test_metadata_of_the_file_that_follows(
     tensorizer_ops.save(follower.file, tensors, metadata=changed)
     assert follower.now() == [2]
     assert tensorizer_ops.checkpoint.load(follower.file)["rate"] == 0.2
+
+
+def test_ties_of_the_file_that_follows(place: Path, signer: Signer, follower: Follower) -> None:
+    """What is written to one name of a tied tensor is seen by the other."""
+    state = {"a": torch.ones(30), "b": torch.ones(30)}
+    with Publisher(place, sign=signer.private) as publisher:
+        publisher.publish(state, step=1)
+    tied = {"a": state["a"], "b": state["a"]}
+    tensorizer_ops.save(follower.file, tied, options={"share": "true"})
+    assert follower.now() == [1]
+    found = tensorizer_ops.load(follower.file)
+    assert found["a"].data_ptr() != found["b"].data_ptr()
+
+
+def test_a_delta_to_what_differs_in_what_no_digest_covers(tmp_path: Path, signer: Signer) -> None:
+    older, newer, delta = (tmp_path / f"{name}.tensors" for name in ("older", "newer", "delta"))
+    tensorizer_ops.save(older, state_of(1))
+    tensorizer_ops.save(newer, state_of(2), metadata={"how": "right"})
+    tensorizer_ops.delta(older, newer, delta)
+    tensorizer_ops.sign(delta, key=signer.private)
+    assert not tensorizer_ops.apply(delta, newer, delta_options=signer.options)
+    tensorizer_ops.save(newer, state_of(2), metadata={"how": "wrong"})
+    with pytest.raises(errors.HashMismatch, match="but other metadata, names"):
+        tensorizer_ops.apply(delta, newer, delta_options=signer.options)

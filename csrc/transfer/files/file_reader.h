@@ -127,6 +127,9 @@ class FileReader {
   bool apply(FileReader& base, const std::optional<std::string>& to,
              const std::optional<HashKinds>& hashes, const OptionList& options,
              std::int64_t threads);
+  // Returns whether another file with the same tensors tells the same besides: the metadata, but
+  // for what makes a file a delta, and in a file of this format the names, types and ties.
+  bool tells_the_same(FileReader& other);
   bool apply_in_memory(const std::vector<std::string>& names,
                        const std::vector<at::Tensor>& tensors, std::int64_t threads);
 

@@ -1,4 +1,7 @@
 // The deltas of a FileReader.
+#include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -20,7 +23,37 @@ bool is_model(OpenFile& file, const ModelDigest& digest, bool listed, int thread
   return file_digest(file, {digest.version, listed, threads}, progress, cancel) == to_text(digest);
 }
 
+// Returns the stored name and type of each tensor, and the first name of those that it is tied to.
+// Those of a delta are of the model that it makes.
+auto described(OpenFile& file) {
+  const std::vector<NamedEntry> entries = all_names(file.catalogue());
+  std::vector<std::string> names;
+  for (const NamedEntry& named : entries) names.emplace_back(named.name);
+  if (delta_ends(file)) names = DeltaNames(file).stored;
+  std::map<std::uint32_t, std::string> first;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto [found, is_new] = first.try_emplace(entries[i].entry, names[i]);
+    if (!is_new) found->second = std::min(found->second, names[i]);
+  }
+  std::map<std::string, std::pair<TensorType, std::string>> described;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    described[names[i]] = {entries[i].type, first[entries[i].entry]};
+  }
+  return described;
+}
+
 }  // namespace
+
+bool FileReader::tells_the_same(FileReader& other) {
+  const std::shared_ptr<OpenFile> one = file();
+  const std::shared_ptr<OpenFile> two = other.file();
+  if (without_delta(one->metadata()).value_or(Metadata()) !=
+      without_delta(two->metadata()).value_or(Metadata())) {
+    return false;
+  }
+  return one->catalogue().info().format != two->catalogue().info().format ||
+         described(*one) == described(*two);
+}
 
 void FileReader::make_delta(FileReader& fresh, const std::string& to, HashKinds hashes,
                             const OptionList& options, std::int64_t threads) {
@@ -73,6 +106,12 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
     apply_delta(*delta, *older, request, job.progress, job.cancel);
   } catch (const Error& error) {
     if (is_fast || error.kind() != ErrorKind::InvalidArgument || !is_new()) throw;
+    if (!is_believed && !tells_the_same(base)) {
+      throw Error(ErrorKind::HashMismatch,
+                  older->source().label() +
+                      " has the tensors of the newer model already, but other metadata, names, "
+                      "types or ties of tensors: make it anew from the whole model");
+    }
     return false;
   }
   return true;
