@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tensorizer_ops._versions.checksums import checksums
+from tensorizer_ops._versions.checksums import checksums, weighed_sums
 
 
 class Model(torch.nn.Module):
@@ -29,6 +29,11 @@ def swap(model: Model) -> None:
     model.first.data[[7, 200]] = model.first.data[[200, 7]]
 
 
+def swap_in_a_block(model: Model) -> None:
+    words = model.first.data.view(-1)[: 512 * 4].view(16, 128)
+    words.copy_(words.flip(0))  # as heads of a bias
+
+
 def zero_memory(model: Model) -> None:
     ctypes.memset(model.first.data_ptr() + 154198, 0, 2)  # the last element
 
@@ -40,7 +45,12 @@ def set_last(name: str, value: float) -> Callable[[Model], None]:
     return write
 
 
-WRITES = [swap, zero_memory, *(set_last(name, 5) for name in ("first", "small", "scale"))]
+WRITES = [
+    swap,
+    swap_in_a_block,
+    zero_memory,
+    *(set_last(name, 5) for name in ("first", "small", "scale")),
+]
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -60,3 +70,9 @@ def test_what_is_no_change() -> None:
     model.get_buffer("cache").fill_(1)
     model.first.data.copy_(model.first.clone())
     assert checksums(model) == before
+
+
+def test_devices_add_in_parts() -> None:
+    numbers = torch.arange(40_000 * 512) * 0x1234567887654321
+    blocks = numbers.view(-1, 512)
+    assert torch.equal(weighed_sums(blocks, on_cpu=False), weighed_sums(blocks, on_cpu=True))
