@@ -35,7 +35,7 @@ ALLOWED = {
     "_distributed": ["errors", "_base"],
     "_dcp": ["native", "errors", "_base", "_front", "_distributed"],
     "_chain": ["errors", "_base", "_front", "_dcp", "_distributed"],
-    "_versions": ["native", "errors", "_base", "_front"],
+    "_versions": ["native", "errors", "_base", "_front", "_attest"],
     "_attest": ["errors", "_base", "_front", "_distributed"],
     "_vllm": ["errors", "_base", "_front", "_versions", "_attest"],
     "_hf": ["errors", "_base", "_front"],

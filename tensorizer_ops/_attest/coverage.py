@@ -59,6 +59,15 @@ class Layout(NamedTuple):
         return mask.as_strided(shape, strides, (self.begin - origin) // unit)
 
 
+def overlap(one: Layout, other: Layout) -> bool:
+    """Return whether two tensors have bytes in common."""
+    if one.end <= other.begin or other.end <= one.begin:
+        return False
+    mask = Mask([one, other])
+    mask.of(one).fill_(True)
+    return bool(mask.of(other).any())
+
+
 def uncovered(whole: Layout, parts: Iterable[Layout]) -> int:
     """Return how many elements of a tensor are in none of these parts of its memory."""
     if whole in parts:

@@ -6,8 +6,9 @@ import operator
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -64,22 +65,35 @@ class Watched(NamedTuple):
                     known.add(places, found.count)
 
 
-class Owners:
-    """Finds the watched tensors that memory belongs to."""
+class Owner(Protocol):
+    """A tensor, and where it is."""
 
-    def __init__(self, every: list[Watched]) -> None:
-        self._groups: dict[torch.device, list[_Group]] = defaultdict(list)
-        for watched in sorted(every, key=lambda each: each.span.begin):
-            groups = self._groups[watched.tensor.device]
-            begin, end = watched.span.begin, watched.span.end
+    @property
+    def tensor(self) -> torch.Tensor: ...
+
+    @property
+    def span(self) -> Span: ...
+
+
+_Owner = TypeVar("_Owner", bound=Owner)
+
+
+class Owners(Generic[_Owner]):
+    """Finds the tensors that memory belongs to."""
+
+    def __init__(self, every: list[_Owner]) -> None:
+        self._groups: dict[torch.device, list[_Group[_Owner]]] = defaultdict(list)
+        for owner in sorted(every, key=lambda each: each.span.begin):
+            groups = self._groups[owner.tensor.device]
+            begin, end = owner.span.begin, owner.span.end
             if groups and begin < groups[-1].end:
                 last = groups.pop()
-                groups.append(_Group(last.begin, max(last.end, end), [*last.watched, watched]))
+                groups.append(_Group(last.begin, max(last.end, end), [*last.owners, owner]))
             else:
-                groups.append(_Group(begin, end, [watched]))
+                groups.append(_Group(begin, end, [owner]))
 
-    def of(self, tensor: torch.Tensor) -> list[Watched]:
-        """Return the watched tensors that have some of this one's memory."""
+    def of(self, tensor: torch.Tensor) -> list[_Owner]:
+        """Return the tensors that have some of this one's memory."""
         if isinstance(tensor, Weight) or (where := span(tensor)) is None:
             return []
         if where.begin == where.end:
@@ -91,18 +105,19 @@ class Owners:
                 break
             found += [
                 each
-                for each in group.watched
+                for each in group.owners
                 if where.begin < each.span.end and each.span.begin < where.end
             ]
         return found
 
 
-class _Group(NamedTuple):
-    """Watched tensors in one range of addresses, which no other group has."""
+@dataclass
+class _Group(Generic[_Owner]):
+    """Tensors in one range of addresses, which no other group has."""
 
     begin: int
     end: int
-    watched: list[Watched]
+    owners: list[_Owner]
 
 
 def _may_overlap(layouts: Iterable[Layout]) -> bool:

@@ -56,18 +56,19 @@ def write_changes(older: Path, newer: Path, target: Path) -> None:
 
 
 def changed_weights(changes: Path, newer: Path) -> Iterator[tuple[str, ChangedWeight]]:
-    """Yield the name of each tensor that has changes, and what ``copy_`` takes them from."""
+    """Return the names of the newer version's tensors, and what ``copy_`` takes changes from.
+
+    Loaders get those without changes as well: what they do may depend on all that they get.
+    """
     found, model = Reader(changes), Reader(newer)
-    for key in found:
-        if key.endswith(_PLACES):
-            name = key.removesuffix(_PLACES)
-            yield name, ChangedWeight(_Changes(found, model, name))
+    return ((name, ChangedWeight(_Changes(found, model, name))) for name in model)
 
 
 class _Changes(Stored):
     def __init__(self, changes: Reader, model: Reader, name: str) -> None:
         super().__init__(model, name)
         self._changes = changes
+        self.is_changed = name + _PLACES in changes
 
     def load_changes(self, device: torch.device) -> list[torch.Tensor]:
         keys = [self.name + end for end in (_PLACES, _OLD, _NEW)]
@@ -90,6 +91,8 @@ class ChangedWeight(Weight):
         if (target.shape, target.dtype) != (self.shape, self.dtype):
             super()._copy_to(target, *others, **kwargs)
             return
+        if not self.stored.is_changed:
+            return
         rest, old, new = self.stored.load_changes(target.device)
         where: list[torch.Tensor] = []  # by dimension of the target
         stored = self.stored
@@ -110,7 +113,7 @@ class ChangedWeight(Weight):
             where = [places[inside] for places in where]
         bits = _bits(target)
         found = bits[tuple(where)] if where else bits.expand(len(old))
-        if torch.equal(found, new):  # tied weights are copied several times
+        if torch.equal(found, new):  # a part may be copied twice
             return
         if not torch.equal(found, old):
             raise NotInPlace(f"{self.stored.name!r} is not what the older version has")

@@ -28,6 +28,7 @@ from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
 from tensorizer_ops._versions.checksums import checksums
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
+from tensorizer_ops._versions.in_place import InPlace
 from tensorizer_ops._versions.node import Node
 from tensorizer_ops._vllm.layers import hidden_copy, is_made_over, pack_again
 from tensorizer_ops._vllm.ranks import all_succeed
@@ -155,6 +156,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         finalize_layerwise_reload(self.model, self.model_config)
         if _has_plain_weights(self.model):
             self._checksums = checksums(self.model)
+        self._node.check()  # the files were opened by name
 
     def _replace_elements(self, version: int, path: str) -> bool:
         """Put what differs from the last version in place, if the weights are that version."""
@@ -171,12 +173,13 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
             )
             return False
         try:
-            with torch.no_grad():
+            with torch.no_grad(), InPlace(self.model):
                 self.model.load_weights(changed_weights(changes, Path(path)))
         except (NotInPlace, errors.NotFound) as error:  # the next version may remove the changes
             logger.warning("all of version %d is loaded: %s", version, str(error))
             return False
         self._checksums = checksums(self.model)
+        self._node.check()
         return True
 
     def _go_back(self, failed: int) -> None:
