@@ -180,6 +180,40 @@ def test_others_change_the_weights(
     assert log.count("the weights are no longer those of version") == 2
 
 
+def test_a_reranker_made_of_a_causal_model(
+    tmp_path: Path, bare: Path, versions: dict[int, Path], plain: dict[str, str]
+) -> None:
+    """vLLM makes its ``score`` of the head, which is not in the model and has not changed."""
+    place = str(tmp_path / "run")
+    frozen = tensorizer_ops.load(versions[2], copy=True)
+    frozen["lm_head.weight"] = tensorizer_ops.load(versions[1])["lm_head.weight"]
+    tensorizer_ops.save(tmp_path / "2.tensors", frozen)
+    files = {1: versions[1], 2: tmp_path / "2.tensors"}
+    kind = {
+        "architectures": ["LlamaForSequenceClassification"],
+        "classifier_from_token": ["b", "a"],
+        "method": "from_2_way_softmax",
+    }
+    given = [
+        *ours(versions[0]),
+        *TRANSFER,
+        *("--runner", "pooling", "--hf-overrides", json.dumps(kind)),
+        *("--worker-extension-cls", "tensorizer_ops.vllm.WorkerExtension"),
+    ]
+    with (
+        serving(tmp_path / "server", bare, *given, VLLM_SERVER_DEV_MODE="1", **plain) as server,
+        Publisher(place) as publisher,
+    ):
+        begin(server, place, tmp_path / "node")
+        for step, how in {1: "layers", 2: "elements"}.items():
+            publisher.publish(files[step], step=step)
+            update(server, step)
+            call = {"method": "attest", "args": [str(files[step])]}
+            (attested,) = server.post("/collective_rpc", call)["results"]
+            assert attested["equal"], attested
+            assert f"version {step} was taken over by {how} in" in server.log.read_text()
+
+
 def test_signed_experts(tmp_path: Path, plain: dict[str, str]) -> None:
     """A version is packed as the weights before it, and one that is not signed never arrives."""
     place = str(tmp_path / "run")
