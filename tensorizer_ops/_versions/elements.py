@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -56,7 +55,7 @@ def write_changes(older: Path, newer: Path, target: Path) -> None:
 
 
 def changed_weights(changes: Path, newer: Path) -> Iterator[tuple[str, ChangedWeight]]:
-    """Return the names of the newer version's tensors, and what ``copy_`` takes changes from.
+    """Return the names of the newer version's tensors, and these, whose changes are known.
 
     Loaders get those without changes as well: what they do may depend on all that they get.
     """
@@ -77,19 +76,18 @@ class _Changes(Stored):
 
 
 class ChangedWeight(Weight):
-    """A tensor of the newer version, or a part of it, whose changes are known.
-
-    ``copy_`` from one puts them into its destination, if that has the same dtype and shape.
-
-    Raises:
-        NotInPlace: an element of the destination is not that of the older version.
-    """
+    """A tensor of the newer version, or a part of it, whose changes are known."""
 
     stored: _Changes
 
-    def _copy_to(self, target: torch.Tensor, *others: Any, **kwargs: Any) -> None:
+    def put_changes(self, target: torch.Tensor) -> None:
+        """Do as ``target.copy_`` from this one to where the older version is.
+
+        Raises:
+            NotInPlace: an element of the target is not that of the older version.
+        """
         if (target.shape, target.dtype) != (self.shape, self.dtype):
-            super()._copy_to(target, *others, **kwargs)
+            target.copy_(self)
             return
         if not self.stored.is_changed:
             return

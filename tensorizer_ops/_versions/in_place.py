@@ -12,7 +12,7 @@ from tensorizer_ops._attest.coverage import Layout, overlap
 from tensorizer_ops._attest.operations import tensors_in, written_by
 from tensorizer_ops._attest.watched import Owners
 from tensorizer_ops._base.memory import Span, span
-from tensorizer_ops._front.weight import Index, Weight
+from tensorizer_ops._front.weight import Index
 from tensorizer_ops._versions.checksums import tensors_of
 from tensorizer_ops._versions.elements import ChangedWeight, NotInPlace
 
@@ -35,8 +35,9 @@ class _Held(NamedTuple):
 class InPlace(TorchDispatchMode):
     """Runs the loader of a model, which has the older version, with :func:`changed_weights`.
 
-    Into other memory, or where the loader has written something else before, whole weights are
-    copied. What does not fit is raised at the end: loaders need not be ready for errors.
+    Into other memory, where the loader has written something else before, and on other threads,
+    whole weights are copied. What does not fit is raised at the end: loaders need not be ready for
+    errors.
 
     Raises:
         NotInPlace: the older version was not there, or the loader also writes something else where
@@ -76,12 +77,12 @@ class InPlace(TorchDispatchMode):
         put = _Put(weight.stored.name, weight.which)
         if self._has_older(target, put):
             try:
-                target.copy_(weight)
+                weight.put_changes(target)
             except NotInPlace as error:
                 self._error = self._error or error
             self._note(target, put)
         else:
-            Weight._copy_to(weight, target)
+            target.copy_(weight)
             self._note(target, None)
 
     def _has_older(self, target: torch.Tensor, put: _Put) -> bool:

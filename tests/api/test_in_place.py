@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,12 @@ def one_over_another(model: Model, weights: Weights) -> None:
             model.fused.data[:, :24].copy_(weight)
 
 
-STAYS = [fuse, make_of_others, wait_for_the_other, write_before, copy_twice]
+def load_on_a_thread(model: Model, weights: Weights) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(make_of_others, model, weights).result()
+
+
+STAYS = [fuse, make_of_others, wait_for_the_other, write_before, copy_twice, load_on_a_thread]
 REFUSED = [tie, add_one, one_over_another]
 
 
