@@ -150,9 +150,9 @@ def only_wraps(tensor: torch.Tensor) -> bool:
 
 def _is_harmless(beside: object) -> bool:
     """Return whether an instance may have this beside its elements."""
-    if isinstance(beside, functools.partial):
-        beside = [beside.func, *beside.args, *beside.keywords.values()]
-        return all(map(_is_harmless, tree_leaves(beside)))
+    if isinstance(beside, functools.partial):  # a loader, with numbers that it needs
+        given = tree_leaves([*beside.args, *beside.keywords.values()])
+        return not any(isinstance(each, torch.Tensor) for each in given)
     return isinstance(beside, _HARMLESS)
 
 
