@@ -186,6 +186,13 @@ def test_links_to_folders_are_followed_once(place: Path, signer: Signer, tmp_pat
         assert node.file(1, patience=60).is_relative_to(real)
 
 
+@pytest.fixture
+def target(shared_memory: Path) -> Path:
+    """Return a path in a folder in which all may create files."""
+    shared_memory.chmod(0o1777)
+    return shared_memory / "model.tensors"
+
+
 def plant(place: Path, target: Path) -> None:
     """Put the first version there as another user, to whom it then belongs."""
     shutil.copy(place / list_of(place)["versions"][0]["whole"], target)
@@ -194,13 +201,9 @@ def plant(place: Path, target: Path) -> None:
 
 
 @ONLY_ROOT
-def test_a_version_that_belongs_to_another_user(
-    place: Path, signer: Signer, shared_memory: Path
-) -> None:
+def test_a_version_that_belongs_to_another_user(place: Path, signer: Signer, target: Path) -> None:
     """It is the version now, and its owner could change it later."""
     publish(place, range(1, 2), signer.private)
-    target = shared_memory / "model.tensors"
-    shared_memory.chmod(0o1777)
     plant(place, target)
     (version,) = follow(place, target, patience=0, options=signer.options)
     assert version.number == 1
@@ -209,11 +212,10 @@ def test_a_version_that_belongs_to_another_user(
 
 @ONLY_ROOT
 def test_a_link_of_another_user_to_a_version(
-    place: Path, signer: Signer, shared_memory: Path, tmp_path: Path
+    place: Path, signer: Signer, target: Path, tmp_path: Path
 ) -> None:
     publish(place, range(1, 2), signer.private)
-    target, elsewhere = shared_memory / "model.tensors", tmp_path / "elsewhere"
-    shared_memory.chmod(0o1777)
+    elsewhere = tmp_path / "elsewhere"
     plant(place, elsewhere)
     target.symlink_to(elsewhere)
     os.lchown(target, 65534, 65534)
@@ -222,13 +224,10 @@ def test_a_link_of_another_user_to_a_version(
 
 
 @ONLY_ROOT
-def test_a_link_to_a_file_that_all_may_write(
-    place: Path, signer: Signer, shared_memory: Path
-) -> None:
+def test_a_link_to_a_file_that_all_may_write(place: Path, signer: Signer, target: Path) -> None:
     """Who may write a file may give it another name, and it still belongs to its owner."""
     publish(place, range(1, 2), signer.private)
-    target, other = shared_memory / "model.tensors", shared_memory / "other"
-    shared_memory.chmod(0o1777)
+    other = target.parent / "other"
     plant(place, other)
     os.chown(other, 0, 0)
     os.link(other, target)
@@ -239,11 +238,9 @@ def test_a_link_to_a_file_that_all_may_write(
 
 @ONLY_ROOT
 def test_a_signed_delta_to_a_file_of_another_user(
-    place: Path, signer: Signer, shared_memory: Path
+    place: Path, signer: Signer, target: Path
 ) -> None:
     publish(place, range(1, 3), signer.private)
-    target = shared_memory / "model.tensors"
-    shared_memory.chmod(0o1777)
     plant(place, target)
     delta = place / list_of(place)["versions"][1]["delta"]
     with pytest.raises(PermissionError, match="belongs to another user, who may change it"):
@@ -253,11 +250,9 @@ def test_a_signed_delta_to_a_file_of_another_user(
 
 @ONLY_ROOT
 def test_a_version_that_another_user_puts_there_meanwhile(
-    place: Path, signer: Signer, shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, signer: Signer, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(place, range(1, 2), signer.private)
-    target = shared_memory / "model.tensors"
-    shared_memory.chmod(0o1777)
     is_ours = follower_module.is_ours
 
     def planted(file: Path) -> bool | None:

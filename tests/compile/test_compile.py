@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,15 +22,6 @@ from tensorizer_ops._compile import dynamo, fakes
 ops = torch.ops.tensorizer
 
 BACKENDS = ("eager", "aot_eager", "inductor")
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # Inductor's disk cache does not take effects or files into account.
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 class Steps(torch.nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,6 @@ from support.scripted import Asked, scripted
 from tensorizer_ops import errors
 
 ops = torch.ops.tensorizer
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 LOADS: dict[str, Callable[[str], torch.Tensor]] = {
