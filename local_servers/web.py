@@ -89,10 +89,14 @@ http {{
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports: two calls may find the same one."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def full_disk(largest: int | None) -> Callable[[], None] | None:
@@ -204,7 +208,7 @@ def nginx(
     root.mkdir(parents=True)
     make_certificates(folder)
     (folder / "users").write_text(f"me:{{PLAIN}}{PASSWORD}\n")
-    web = Web(folder, root, free_port(), free_port())
+    web = Web(folder, root, *free_ports(2))
     configuration = folder / "nginx.conf"
     configuration.write_text(
         CONFIGURATION.format(
