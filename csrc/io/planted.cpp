@@ -23,7 +23,7 @@ bool may_be_planted(const struct stat& folder, const struct stat& made) {
   const bool all_may_create =
       (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   const bool is_known = made.st_uid == geteuid() || made.st_uid == folder.st_uid;
-  // Who may write a file may link it to another name.
+  // The kernel lets those who may write a file give it further names.
   const bool is_linked =
       S_ISREG(made.st_mode) && made.st_nlink > 1 && (made.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   return all_may_create && (!is_known || is_linked || may_be_anybody(made.st_uid));

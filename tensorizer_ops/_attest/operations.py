@@ -15,7 +15,7 @@ from tensorizer_ops._front.weight import Weight
 
 # Subclasses that do not divide an operation into others on plain tensors, which a mode sees.
 _NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
-# What normalizations change although their schemas do not tell.
+# Arguments that normalizations change, which their schemas do not tell.
 _STATISTICS = ("running_mean", "running_var")
 
 

@@ -131,7 +131,7 @@ class Origins:
             return self.is_of_file(args[0]) or is_allocated_by_torch(args[0])
         is_aten = func.namespace == "aten"
         name = func._schema.name.partition("::")[2]
-        # What a write replaces is not read. A weight does not tell which part of it that is.
+        # A write does not read what it replaces. A weight does not tell which part that is.
         is_replaced = func in WRITES and not isinstance(args[0], Weight)
         is_pattern = is_aten and (name.endswith(_LIKE) or name.startswith(_NEW))
         read = args[1:] if is_replaced or is_pattern else args

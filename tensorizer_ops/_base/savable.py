@@ -183,7 +183,7 @@ _KNOWN = (
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"),
     ("vllm.model_executor.parameter", "BasevLLMParameter"),
 )
-# What a class may have in place of a tensor's: how it is made, copied and shown.
+# Attributes that a class may replace: how a tensor is made, copied and shown.
 _OF_EVERY_CLASS = frozenset(
     [
         *("__annotations__", "__copy__", "__deepcopy__", "__dict__", "__dir__", "__doc__"),

@@ -185,7 +185,7 @@ void FileReader::verify_memory(const std::vector<std::string>& names,
 }
 
 at::Tensor FileReader::load_to_compare(OpenFile& file, std::uint32_t number) {
-  // What the file keeps no hashes of is verified by what the options ask for.
+  // Without hashes in the file, its signature or the digest in the options verifies the bytes.
   const bool is_verified = file.options().digest || file.source().signed_as();
   LoadRequest request;
   if (is_verified) request.verify = Verify::All;

@@ -27,7 +27,7 @@ using LoadTensor = std::function<at::Tensor(std::uint32_t number)>;
 
 // Compares tensors with those of these names in the file. Digests of chunks and CRC32s are computed
 // by the ops of `tensorizer`, on the device of each tensor; SHA-256 of whole tensors on the host.
-// What has no digests that suffice() is compared with what `load` returns.
+// A tensor without digests that suffice() is compared with what `load` returns for it.
 // Throws HashMismatch, which names every tensor that differs; InvalidFormat if the file has no
 // digest of a tensor; InvalidArgument if a tensor has another type or shape than in the file.
 void verify_memory(OpenFile& file, const std::vector<std::string>& names,
