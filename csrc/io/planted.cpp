@@ -29,12 +29,13 @@ bool may_be_planted(const struct stat& folder, const struct stat& made) {
   return all_may_create && (!is_known || is_linked || may_be_anybody(made.st_uid));
 }
 
-bool may_be_planted(const std::string& path) {
+std::optional<bool> may_be_planted(const std::string& path) {
   const std::string folder = path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
   struct stat above;
   struct stat made;
-  return stat(folder.empty() ? "." : folder.c_str(), &above) == 0 &&
-         lstat(path.c_str(), &made) == 0 && may_be_planted(above, made);
+  if (stat(folder.empty() ? "." : folder.c_str(), &above) != 0) return std::nullopt;
+  if (lstat(path.c_str(), &made) != 0) return std::nullopt;
+  return may_be_planted(above, made);
 }
 
 }  // namespace tensorizer

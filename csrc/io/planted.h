@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <optional>
 #include <string>
 
 namespace tensorizer {
@@ -15,7 +16,8 @@ bool may_be_anybody(uid_t user);
 // is saved there. The rule is that of fs.protected_regular and fs.protected_symlinks in Linux.
 bool may_be_planted(const struct stat& folder, const struct stat& made);
 
-// Asks that of what has a path, and not of what a link leads to.
-bool may_be_planted(const std::string& path);
+// Asks that of what has a path, and not of what a link leads to; null if there is nothing. Looks
+// once: others may remove theirs at any moment.
+std::optional<bool> may_be_planted(const std::string& path);
 
 }  // namespace tensorizer

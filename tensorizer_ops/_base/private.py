@@ -99,13 +99,16 @@ def is_ours(file: Path) -> bool | None:
     """
     path = os.fspath(file)
     for _ in range(_MOST_LINKS):
-        if _core.may_be_planted(os.fsencode(path)):
+        planted = _core.may_be_planted(os.fsencode(path))
+        if planted is None:
+            return None
+        if planted:
             return False
         try:
             path = os.path.join(os.path.dirname(path), os.readlink(path))
         except OSError:
-            break
-    return True if os.path.lexists(path) else None
+            return True
+    return None
 
 
 def _check_lasting(path: Path, advice: str) -> None:

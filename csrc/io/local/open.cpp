@@ -203,7 +203,7 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
     return replacing_sink(follow_links(path), options);
   }
   if (S_ISREG(status.st_mode)) return open_file_sink(path, options);
-  if (const std::string target = follow_links(path); may_be_planted(target)) {
+  if (const std::string target = follow_links(path); may_be_planted(target).value_or(false)) {
     refuse_planted(path, "stream or device");
   }
   if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options);
@@ -228,7 +228,7 @@ std::string follow_links(std::string path) {
       throw system_error(errno, "cannot save to", path);
     }
     if (is_in_proc(path)) return {};
-    if (may_be_planted(path)) refuse_planted(path, "link");
+    if (may_be_planted(path).value_or(false)) refuse_planted(path, "link");
     path = std::move(*target);
   }
   throw system_error(ELOOP, "cannot save to", path);
