@@ -106,6 +106,7 @@ def fill(
             direct.append(_Direct(wanted.name, start, target.view(-1)))
         else:
             (cut if maps else copied).append((wanted, target))
+    internals.detach_if_signed([target for _, target in filled if has_memory(target)])
     counting = getattr(planner, "reading", nullcontext)
     if direct:
         names, starts, targets = map(list, zip(*direct, strict=True))

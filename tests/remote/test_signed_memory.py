@@ -8,10 +8,11 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from torch.distributed import checkpoint as dcp
 
 import tensorizer_ops
 from support.signer import Signer
-from tensorizer_ops import Hashes, TensorDeserializer, errors, verify_tensors
+from tensorizer_ops import Hashes, TensorDeserializer, checkpoint, errors, verify_tensors
 
 # Data keeps its CRC32 if these bits are flipped anywhere: those of its generator polynomial.
 SAME_CRC32 = (0x1DB710641).to_bytes(5, "little")
@@ -84,3 +85,56 @@ def test_closed_files_are_opened_again(tmp_path: Path, signer: Signer) -> None:
     loaded.close()
     with pytest.raises(RuntimeError, match="is closed"):
         loaded.verify_module(Holder(tensor))
+
+
+def _apply(signed: Path, mapped: dict[str, torch.Tensor], signer: Signer) -> None:
+    older, delta = signed.with_name("older.tensors"), signed.with_name("delta.tensors")
+    tensorizer_ops.save(older, mapped)
+    tensorizer_ops.delta(older, signed, delta)
+    tensorizer_ops.sign(delta, key=signer.private)
+    tensorizer_ops.apply(delta, mapped, delta_options=signer.options)
+
+
+def _load_ranges(signed: Path, mapped: dict[str, torch.Tensor], signer: Signer) -> None:
+    folder = signed.with_name("checkpoint")
+    writer = checkpoint.TensorizerStorageWriter(folder)
+    dcp.save(tensorizer_ops.load(signed), storage_writer=writer, no_dist=True)
+    tensorizer_ops.sign(folder, key=signer.private)
+    reader = checkpoint.TensorizerStorageReader(folder, options=signer.options)
+    dcp.load(mapped, storage_reader=reader, no_dist=True)
+
+
+FILLS = {
+    "load_into": lambda signed, mapped, signer: tensorizer_ops.load_into(
+        mapped, signed, options=signer.options
+    ),
+    "verify_tensors": lambda signed, mapped, signer: verify_tensors(
+        signed, mapped, options=signer.options
+    ),
+    "apply": _apply,
+    "dcp": _load_ranges,
+}
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("change", ["written", "cut off"])
+def test_no_file_changes_what_was_filled(
+    tmp_path: Path, signer: Signer, fill: str, change: str
+) -> None:
+    """Tensors may be pages of a file that somebody else can write."""
+    signed, other = tmp_path / "signed.tensors", tmp_path / "other.tensors"
+    tensors = {"w": torch.arange(100_000), "same": torch.arange(50_000)}
+    tensorizer_ops.save(signed, tensors)
+    tensorizer_ops.sign(signed, key=signer.private)
+    differs = fill != "verify_tensors"
+    tensorizer_ops.save(other, {**tensors, "w": tensors["w"] + differs})
+    mapped = tensorizer_ops.load(other)
+    FILLS[fill](signed, mapped, signer)
+    data = bytes(other.stat().st_size)
+    if change == "cut off":
+        other.write_bytes(data)  # which ends it at 0 bytes first
+    else:
+        with other.open("r+b") as file:
+            file.write(data)
+    for name, tensor in tensors.items():
+        assert torch.equal(mapped[name], tensor), name

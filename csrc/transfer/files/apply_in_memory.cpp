@@ -225,6 +225,7 @@ bool apply_in_memory(OpenFile& delta, const std::vector<std::string>& names,
   refuse_stream(delta);
   const DeltaEnds ends = need_delta(delta);
   std::vector<Changing> all = match(delta, names, held.tensors());
+  if (delta.source().signed_as()) detach_from_files(held.tensors());
   for (const Changing& each : all) progress.total += each.size();
   for (Changing& each : all) {
     cancel.check();

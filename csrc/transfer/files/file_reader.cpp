@@ -232,6 +232,12 @@ std::optional<std::string> FileReader::remote_version() {
 
 std::optional<std::string> FileReader::signed_as() { return file()->source().signed_as(); }
 
+void FileReader::detach_if_signed(const std::vector<at::Tensor>& tensors) {
+  if (!signed_as()) return;
+  const HeldMemory held(tensors);
+  detach_from_files(held.tensors());
+}
+
 bool FileReader::can_map() { return file()->map() != nullptr; }
 
 void FileReader::prefetch(const std::optional<std::vector<std::string>>& names) {

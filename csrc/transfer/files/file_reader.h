@@ -109,6 +109,9 @@ class FileReader {
   // Returns the root digest of the model whose signature is compared with what is read; null if
   // none is.
   std::optional<std::string> signed_as();
+  // Lets no file change these tensors, which it will fill, if what it gives is signed
+  // (detach_from_files()). The calls that fill tensors do so themselves.
+  void detach_if_signed(const std::vector<at::Tensor>& tensors);
   // Returns whether tensors on the CPU can share pages with the file.
   bool can_map();
   void prefetch(const std::optional<std::vector<std::string>>& names);

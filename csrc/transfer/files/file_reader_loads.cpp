@@ -183,6 +183,7 @@ void FileReader::load_into(const std::vector<std::string>& names,
   Job job(*this);
   check_outputs(*open, selected, held.tensors(), cast, job.cancel);
   refuse_gradients(*open, selected, outputs);
+  if (open->source().signed_as()) detach_from_files(held.tensors());
   std::vector<at::Tensor> loaded = held.tensors();
   const OverlappingOutputs overlapping(loaded);
   const Verify checked = open->checked(verify);
@@ -224,6 +225,7 @@ void FileReader::load_ranges(const std::vector<std::string>& names,
   const HeldMemory held(outputs);
   Job job(*this);
   Targets targets = ranges_of_tensors(*open, selected, starts, held.tensors(), flags);
+  if (open->source().signed_as()) detach_from_files(held.tensors());
   run(*open, targets, open->checked(verify), threads, job);
 }
 

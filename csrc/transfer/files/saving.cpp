@@ -1,15 +1,13 @@
 #include "transfer/files/saving.h"
 
-#include <sys/sysmacros.h>
-
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <utility>
 
 #include "base/error.h"
 #include "engine/save/file_kind.h"
 #include "engine/save/new_layout.h"
+#include "io/file_pages.h"
 #include "transfer/memory/dtype.h"
 #include "transfer/memory/memory.h"
 #include "transfer/memory/ties.h"
@@ -25,18 +23,8 @@ std::vector<ConstBytes> overwritten_memory(const Sink& sink) {
   std::vector<ConstBytes> mapped;
   const std::optional<FileIdentity> file = sink.overwritten();
   if (!file) return mapped;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    unsigned long begin = 0;
-    unsigned long end = 0;
-    unsigned int major_number = 0;
-    unsigned int minor_number = 0;
-    unsigned long inode = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*x %x:%x %lu", &begin, &end, &major_number,
-                    &minor_number, &inode) == 5 &&
-        *file == FileIdentity{makedev(major_number, minor_number), inode}) {
-      mapped.emplace_back(reinterpret_cast<const std::byte*>(begin), end - begin);
-    }
+  for (const FilePages& pages : file_pages()) {
+    if (pages.file == *file) mapped.push_back(pages.bytes);
   }
   return mapped;
 }

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/file_pages.h"
 
 namespace tensorizer {
 
@@ -185,6 +186,26 @@ ConstBytes const_bytes(const at::Tensor& tensor, std::string_view what) {
 std::uintptr_t address_of(const at::Tensor& tensor) {
   require_memory(tensor, "a tensor");
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+}
+
+std::uint64_t extent(const at::Tensor& tensor) {
+  std::uint64_t elements = 1;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    elements += static_cast<std::uint64_t>((tensor.size(i) - 1) * tensor.stride(i));
+  }
+  return elements * tensor.element_size();
+}
+
+void detach_from_files(std::span<const at::Tensor> tensors) {
+  std::vector<Bytes> memory;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_cpu() || tensor.numel() == 0) continue;
+    // Torch's own memory is of no file, and the list of files is long.
+    const c10::DeleterFnPtr deleter = tensor.storage().data_ptr().get_deleter();
+    if (deleter == c10::GetCPUAllocator()->raw_deleter()) continue;
+    memory.emplace_back(reinterpret_cast<std::byte*>(address_of(tensor)), extent(tensor));
+  }
+  detach_from_files(memory);
 }
 
 MemoryKey::MemoryKey(const at::Tensor& tensor)

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,14 @@ ConstBytes const_bytes(const at::Tensor& tensor, std::string_view what = "a tens
 // Returns the address of the first element, on any device. The tensor must have elements. Throws as
 // require_memory() does.
 std::uintptr_t address_of(const at::Tensor& tensor);
+
+// Returns how many bytes of memory there are from the first element to the last one's end. The
+// tensor must have elements.
+std::uint64_t extent(const at::Tensor& tensor);
+
+// Lets nothing that happens to a file change plain tensors on the CPU (detach_from_files()), except
+// where all who map the file share what is written.
+void detach_from_files(std::span<const at::Tensor> tensors);
 
 // Tells tensors apart: two have the same key if they have the same elements in the same memory, and
 // a change of one changes the other. Any tensor has a key. One without memory of its own is the

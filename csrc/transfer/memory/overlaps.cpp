@@ -25,12 +25,8 @@ struct Addresses {
 };
 
 Addresses addresses_of(std::size_t place, const at::Tensor& output) {
-  std::uintptr_t elements = 1;
-  for (std::int64_t i = 0; i < output.dim(); ++i) {
-    elements += static_cast<std::uintptr_t>((output.size(i) - 1) * output.stride(i));
-  }
   const std::uintptr_t begin = address_of(output);
-  return {place, output.device(), begin, begin + elements * output.element_size()};
+  return {place, output.device(), begin, begin + extent(output)};
 }
 
 // Returns false only if no two elements of a tensor share memory.

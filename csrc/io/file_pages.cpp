@@ -1,0 +1,117 @@
+#include "io/file_pages.h"
+
+#include <sys/mman.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "base/error.h"
+
+namespace tensorizer {
+
+namespace {
+
+// The system limits the number of a process's mappings, so parts that lie this close are one.
+constexpr std::uintptr_t kClose = 1 << 20;
+
+// The addresses of whole pages.
+struct Range {
+  std::uintptr_t begin;
+  std::uintptr_t end;
+};
+
+Range addresses_of(Bytes bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  return {begin, begin + bytes.size()};
+}
+
+std::vector<Range> pages_of(const std::vector<Bytes>& memory) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  std::vector<Range> all;
+  for (const Bytes bytes : memory) {
+    const Range range = addresses_of(bytes);
+    if (!bytes.empty()) all.push_back({range.begin / page * page, align_up(range.end, page)});
+  }
+  std::ranges::sort(all, {}, &Range::begin);
+  std::vector<Range> joined;
+  for (const Range& range : all) {
+    if (joined.empty() || range.begin > joined.back().end + kClose) {
+      joined.push_back(range);
+    } else {
+      joined.back().end = std::max(joined.back().end, range.end);
+    }
+  }
+  return joined;
+}
+
+void detach(const Range& range, int protection) {
+  void* const place = reinterpret_cast<void*>(range.begin);
+  const std::size_t size = range.end - range.begin;
+  void* const fresh =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (fresh == MAP_FAILED) throw std::bad_alloc();
+  std::memcpy(fresh, place, size);
+  if (mprotect(fresh, size, protection) == 0 &&
+      mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, place) != MAP_FAILED) {
+    return;
+  }
+  const int failure = errno;
+  munmap(fresh, size);
+  throw system_error(failure, "cannot replace pages of", "a file");
+}
+
+}  // namespace
+
+std::vector<FilePages> file_pages() {
+  std::vector<FilePages> all;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    std::array<char, 5> flags{};
+    unsigned int major_number = 0;
+    unsigned int minor_number = 0;
+    unsigned long inode = 0;
+    const bool is_read = std::sscanf(line.c_str(), "%lx-%lx %4c %*x %x:%x %lu", &begin, &end,
+                                     flags.data(), &major_number, &minor_number, &inode) == 6;
+    // The second are huge pages that no file is behind.
+    if (!is_read || inode == 0 || line.ends_with(" /anon_hugepage (deleted)")) continue;
+    const int protection = (flags[0] == 'r' ? PROT_READ : 0) | (flags[1] == 'w' ? PROT_WRITE : 0) |
+                           (flags[2] == 'x' ? PROT_EXEC : 0);
+    all.push_back({{reinterpret_cast<std::byte*>(begin), end - begin},
+                   {makedev(major_number, minor_number), inode},
+                   flags[3] == 'p',
+                   protection});
+  }
+  return all;
+}
+
+void detach_from_files(const std::vector<Bytes>& memory) {
+  const std::vector<Range> wanted = pages_of(memory);
+  if (wanted.empty()) return;
+  // What is replaced may also have memory that another job has asked for, and does not write to
+  // yet.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  for (const FilePages& pages : file_pages()) {
+    if (!pages.is_private || (pages.protection & PROT_READ) == 0) continue;
+    const Range mapped = addresses_of(pages.bytes);
+    for (const Range& range : wanted) {
+      const Range both{std::max(range.begin, mapped.begin), std::min(range.end, mapped.end)};
+      if (both.begin < both.end) detach(both, pages.protection);
+    }
+  }
+}
+
+}  // namespace tensorizer
