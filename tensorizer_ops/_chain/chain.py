@@ -23,10 +23,10 @@ from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.signing import Key, check_signable, signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
-from tensorizer_ops._chain.files import STEP_KEY
 from tensorizer_ops._chain.listing import Entry, Listing, is_damage, logger
 from tensorizer_ops._chain.store import Store
 from tensorizer_ops._dcp import functions, one_process
+from tensorizer_ops._dcp.steps import STEP_KEY
 from tensorizer_ops._distributed.together import Together, together
 
 # How many steps are tried, as the list may name any number.

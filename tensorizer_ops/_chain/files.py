@@ -17,10 +17,9 @@ from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, newest, opened, read_each
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.signatures import Signatures
+from tensorizer_ops._dcp.steps import STEP_KEY, check_step
 from tensorizer_ops._front.inspection import File
 
-# Of the metadata of a step: its name, so that no other one can take its place.
-STEP_KEY = "tensorizer_ops.chain.step"
 # Files that are removed at the same time.
 _REQUESTS = 8
 
@@ -40,7 +39,7 @@ def verify_step(
     number, count = share
     if entry.ranks:
         # The files of the list that was checked: another one may be in its place by now.
-        ranks = _Ranks.of_step(folder, entry, options)
+        ranks = _Ranks(Folder(folder.uri(entry.name), options))
         for check in list(ranks.checks(verify, threads).values())[number::count]:
             check()
         return
@@ -52,11 +51,8 @@ def verify_step(
 def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
     """Open the file that makes a step a checkpoint; raise if it is that of another step."""
     if entry.ranks:
-        return _Ranks.of_step(folder, entry, options).list
-    return _named(opened(folder, entry.file, options), folder, entry)
-
-
-def _named(file: File, folder: Folder, entry: Entry) -> File:
+        return _Ranks(Folder(folder.uri(entry.name), options)).list
+    file = opened(folder, entry.file, options)
     if file.metadata().get(STEP_KEY) != entry.name:
         raise errors.InvalidFormat(
             f"{entry.file!r} in {folder.label} is not what was saved as step {entry.step}"
@@ -71,12 +67,7 @@ class _Ranks:
         self._folder = folder
         self._signatures = Signatures(folder)
         self.list = opened(folder, FILE, self._signatures.loads(FILE))
-
-    @classmethod
-    def of_step(cls, folder: Folder, entry: Entry, options: dict[str, str]) -> _Ranks:
-        ranks = cls(Folder(folder.uri(entry.name), options))
-        _named(ranks.list, folder, entry)
-        return ranks
+        check_step(folder, self.list.metadata())
 
     def checks(self, verify: str, threads: int) -> dict[str, Callable[[], object]]:
         """Return what verifies each of the other files."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
@@ -18,6 +17,7 @@ from typing import Any
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, unsigned
 from tensorizer_ops._dcp import CHAIN, FILE
+from tensorizer_ops._dcp.steps import NAME as NAME
 from tensorizer_ops._front.inspection import File
 
 # Give it texts: an error in a record keeps files open.
@@ -25,7 +25,6 @@ logger = logging.getLogger("tensorizer_ops.checkpoint")
 
 KEY = "tensorizer_ops.chain"
 FILES = (CHAIN, "chain-copy.tensors")
-NAME = re.compile(r"step-[0-9]{1,19}-[0-9a-f]{16}")
 _VERSION = 1
 _MOST = 100_000  # steps in a list
 _MOST_TEXT = 192 * _MOST  # a step takes 160 characters at most

@@ -102,12 +102,10 @@ def load_folder(
     threads: int,
     options: Options | None,
     progress: Progress | None,
-    wanted: Mapping[str, str] | None = None,
     signed: list[str] | None = None,
 ) -> dict[Any, Any]:
     """Fill a state from what ranks have saved, or return all of it, as ``one_process.load``."""
     reader = TensorizerStorageReader(uri, verify=verify, threads=threads, options=options)
-    reader.wanted = wanted
     metadata = reader.read_metadata()
     if signed is not None:
         signed.append(reader._signed_content())

@@ -92,13 +92,13 @@ def load(
 ) -> Any:
     """Fill a state from a file or a folder, or return all of it.
 
-    ``wanted`` is metadata without which nothing is loaded. What differs for other checkpoints that
+    ``wanted`` is metadata without which no file is loaded. What differs for other checkpoints that
     are signed is added to ``signed``.
     """
     if state is not None and device is not None:
         raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
     if is_folder(uri, options):
-        how = (device, verify, threads, options, progress, wanted, signed)
+        how = (device, verify, threads, options, progress, signed)
         return _many_ranks().load_folder(uri, state, *how)
     path = None if not isinstance(place_of(uri), str) else local_path(uri)  # type: ignore[arg-type]
     if path is not None and os.path.exists(os.path.join(path, CHAIN)):

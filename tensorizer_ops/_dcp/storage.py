@@ -28,7 +28,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.nested import DAMAGE, check_wanted, damage, refuse_key, refuse_meta
+from tensorizer_ops._base.nested import DAMAGE, damage, refuse_key, refuse_meta
 from tensorizer_ops._base.options import (
     Hashes,
     Metadata as Texts,
@@ -45,6 +45,7 @@ from tensorizer_ops._dcp.description import Place, Places, described, understood
 from tensorizer_ops._dcp.reading import Wanted, check_place, fill, opened
 from tensorizer_ops._dcp.signatures import Signatures
 from tensorizer_ops._dcp.staging import Copies
+from tensorizer_ops._dcp.steps import check_step
 from tensorizer_ops._front.load_save import save
 
 # Files that are looked for at the same time.
@@ -289,7 +290,6 @@ class TensorizerStorageReader(_Place, StorageReader):
             self._options.setdefault("require_authenticated", "true")
         self._verify = verify
         self._threads = threads
-        self.wanted: Mapping[str, str] | None = None  # metadata without which nothing is loaded
 
     def read_metadata(self) -> Metadata:
         """Return what is in the checkpoint."""
@@ -299,7 +299,7 @@ class TensorizerStorageReader(_Place, StorageReader):
         reader = torch.classes.tensorizer.Reader(folder.uri(FILE), self._loads(FILE))
         texts = self._current.texts = reader.metadata()
         self._current.signed_as = torch.classes.tensorizer._Internals(reader).signed_as()
-        check_wanted(texts, self.wanted, f"{FILE!r} in {folder.label}")
+        check_step(folder, texts)
         text = texts.get(KEY)
         if text is None:
             raise errors.InvalidFormat(f"{FILE!r} in {folder.label} lists no files of a checkpoint")

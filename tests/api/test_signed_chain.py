@@ -17,9 +17,9 @@ from support.command import run
 from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import checkpoint, errors
-from tensorizer_ops._chain.files import STEP_KEY
 from tensorizer_ops._chain.listing import Entry, Listing
 from tensorizer_ops._chain.store import Store
+from tensorizer_ops._dcp.steps import STEP_KEY
 from tensorizer_ops.checkpoint import Chain
 
 KEY = "tensorizer_ops.chain"
@@ -309,6 +309,25 @@ def test_a_checkpoint_whose_signature_is_there_only_later(
 
     with served(root, replaced) as url:
         run("verify", "-o", f"trust=file:{signer.public}", url, status=1)
+
+
+def test_a_step_of_ranks_in_the_place_of_another(root: Path, signer: Signer) -> None:
+    """``Step.uri`` is the name of a folder, which no signature of the files in it has."""
+    one, two = signed_of_ranks(root, signer, 1, 2)
+    shutil.rmtree(root / two.name)
+    shutil.copytree(root / one.name, root / two.name)
+    trusted = {"options": signer.options}
+    step = Chain(root, **trusted).steps()[-1]
+    assert step.uri.endswith(two.name)
+    why = "is not what was saved as 'step-2-"
+    with pytest.raises(errors.InvalidFormat, match=why):
+        checkpoint.load(step.uri, **trusted)
+    with pytest.raises(errors.InvalidFormat, match=why):
+        checkpoint.consolidate(step.uri, root / "all.tensors", source_options=signer.options)
+    done = run("verify", "-o", f"trust=file:{signer.public}", step.uri, status=1)
+    assert why in done.stderr
+    (root / two.name).rename(root / "best")
+    assert checkpoint.load(root / "best", **trusted)["step"] == 1
 
 
 @pytest.mark.parametrize("own", range(5))
