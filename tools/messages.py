@@ -33,7 +33,8 @@ NO_MESSAGE = re.compile(
     r"|^%|^<!doctype|^the format is little-endian$|^A file that is open|^Takes tensors one at"
     r"|^wrong version number$|^packet length too long$|^unsupported protocol$"
     r"|^alert protocol version$|^SSL-enabled server$"
-    r"|^\[enforce fail|^unexpected eof$|^unknown ca$|^ERR max|^allocate memory$|^memory on cpu$|^/anon_hugepage"
+    r"|^\[enforce fail|^unexpected eof$|^unknown ca$|^ERR max|^allocate memory$|^memory on cpu$"
+    r"|^/anon_hugepage"
 )
 # What messages call the things that they are about.
 NAMES = {

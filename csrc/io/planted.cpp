@@ -2,10 +2,18 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <system_error>
 
 namespace tensorizer {
+
+namespace {
+
+constexpr int kMostLinks = 40;  // as in the kernel
+
+}  // namespace
 
 bool may_be_anybody(uid_t user) {
   uid_t overflow = 65534;
@@ -36,6 +44,18 @@ std::optional<bool> may_be_planted(const std::string& path) {
   if (stat(folder.empty() ? "." : folder.c_str(), &above) != 0) return std::nullopt;
   if (lstat(path.c_str(), &made) != 0) return std::nullopt;
   return may_be_planted(above, made);
+}
+
+std::optional<bool> may_lead_to_planted(std::string path) {
+  std::error_code failure;
+  for (int links = 0; links <= kMostLinks; ++links) {
+    const std::optional<bool> planted = may_be_planted(path);
+    if (planted.value_or(true)) return planted;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, failure);
+    if (failure) return planted;
+    path = std::filesystem::path(path).replace_filename(target).string();
+  }
+  return std::nullopt;
 }
 
 }  // namespace tensorizer

@@ -20,4 +20,8 @@ bool may_be_planted(const struct stat& folder, const struct stat& made);
 // once: others may remove theirs at any moment.
 std::optional<bool> may_be_planted(const std::string& path);
 
+// Asks that of all links on the way as well, and of the file that they lead to; null if they lead
+// to none.
+std::optional<bool> may_lead_to_planted(std::string path);
+
 }  // namespace tensorizer

@@ -17,7 +17,6 @@ from tensorizer_ops import _core, errors
 
 _OTHERS_WRITE = 0o022
 _OTHERS = 0o077
-_MOST_LINKS = 40  # as in the kernel
 # Folders of the system, which belong to its root whatever number he has in a container.
 _OF_THE_SYSTEM = {
     Path(path)
@@ -97,18 +96,8 @@ def is_ours(file: Path) -> bool | None:
 
     A save replaces a file of others. ``None`` means that there is no file.
     """
-    path = os.fspath(file)
-    for _ in range(_MOST_LINKS):
-        planted = _core.may_be_planted(os.fsencode(path))
-        if planted is None:
-            return None
-        if planted:
-            return False
-        try:
-            path = os.path.join(os.path.dirname(path), os.readlink(path))
-        except OSError:
-            return True
-    return None
+    planted = _core.may_lead_to_planted(os.fsencode(file))
+    return None if planted is None else not planted
 
 
 def _check_lasting(path: Path, advice: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +11,9 @@ import torch
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import check_names, checked, wrong
 from tensorizer_ops._base.options import Hashes, Options, as_text
-from tensorizer_ops._base.private import is_ours
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.savable import as_dict, plain_tensors
-from tensorizer_ops._base.targets import Target, local_path, to_uri
+from tensorizer_ops._base.targets import Target, to_uri
 
 
 @checked
@@ -128,13 +125,6 @@ def apply_opened(
     older = torch.classes.tensorizer.Reader(to_uri(base), as_text(base_options))
     place = None if target is None else to_uri(target)
     internals = torch.classes.tensorizer._Internals(reader)
-    path = local_path(base) if target is None else None
-    if path is not None and internals.signed_as() and is_ours(Path(path)) is False:
-        raise errors.PermissionDenied(
-            errno.EACCES,
-            f"{path!r} belongs to another user, who may change it: copy it to apply a signed delta",
-            path,
-        )
     with reported(reader, progress):
         changed: bool = internals.apply(older, place, hashes, threads, as_text(target_options))
     return changed

@@ -149,6 +149,11 @@ class _Follower:
     def _digest_of_file(self, believed: bool) -> str | None:
         """Return the digest of the target; as it lists it, which nobody signs, if ``believed``."""
         path = local_path(self._target)
+        is_one = path is None or not (os.path.isdir(path) or path.endswith(".index.json"))
+        if self._is_trusting and not is_one:  # others may have put files there
+            raise errors.InvalidArgument(
+                f"{path!r} is no single file, which the option 'trust' of a follow needs"
+            )
         if path is not None and is_ours(Path(path)) is False:
             logger.warning("%r belongs to another user: it will be replaced", path)
             return None

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tensorizer_ops
 from support.process import ONLY_ROOT
 from support.signed_versions import folder_of, list_of, nodes, publish, state_of
 from support.signer import Signer
-from tensorizer_ops import Publisher, follow
+from tensorizer_ops import Publisher, errors, follow
 from tensorizer_ops._dcp import one_process
 from tensorizer_ops._versions import follower as follower_module
 from tensorizer_ops._versions.listing import FILE
@@ -245,7 +246,25 @@ def test_a_signed_delta_to_a_file_of_another_user(
     delta = place / list_of(place)["versions"][1]["delta"]
     with pytest.raises(PermissionError, match="belongs to another user, who may change it"):
         tensorizer_ops.apply(delta, target, delta_options=signer.options)
+    with pytest.raises(PermissionError, match="belongs to another user, who may change it"):
+        torch.ops.tensorizer.apply(str(delta), str(target), delta_options=signer.options)
     assert tensorizer_ops.apply(delta, target)
+
+
+@pytest.mark.parametrize("kind", ["a folder", "several files"])
+def test_a_target_that_is_no_single_file(
+    place: Path, signer: Signer, target: Path, kind: str
+) -> None:
+    """Others may have put files there."""
+    publish(place, range(1, 2), signer.private)
+    model = target / "model.safetensors"
+    target.mkdir()
+    shards = {"max_shard_size": "1"} if kind == "several files" else {}
+    tensorizer_ops.save(model, {**state_of(1), "more": torch.ones(2)}, options=shards)
+    given = target if kind == "a folder" else model.with_name(f"{model.name}.index.json")
+    assert given.exists()
+    with pytest.raises(errors.InvalidArgument, match="is no single file"):
+        list(follow(place, given, patience=0, options=signer.options))
 
 
 @ONLY_ROOT
