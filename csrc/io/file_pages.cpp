@@ -22,9 +22,6 @@ namespace tensorizer {
 
 namespace {
 
-// The system limits the number of a process's mappings, so parts that lie this close are one.
-constexpr std::uintptr_t kClose = 1 << 20;
-
 // The addresses of whole pages.
 struct Range {
   std::uintptr_t begin;
@@ -36,6 +33,7 @@ Range addresses_of(Bytes bytes) {
   return {begin, begin + bytes.size()};
 }
 
+// Returns the pages of memory in order, and those side by side as one range.
 std::vector<Range> pages_of(const std::vector<Bytes>& memory) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   std::vector<Range> all;
@@ -46,7 +44,7 @@ std::vector<Range> pages_of(const std::vector<Bytes>& memory) {
   std::ranges::sort(all, {}, &Range::begin);
   std::vector<Range> joined;
   for (const Range& range : all) {
-    if (joined.empty() || range.begin > joined.back().end + kClose) {
+    if (joined.empty() || range.begin > joined.back().end) {
       joined.push_back(range);
     } else {
       joined.back().end = std::max(joined.back().end, range.end);
@@ -107,9 +105,10 @@ void detach_from_files(const std::vector<Bytes>& memory) {
   for (const FilePages& pages : file_pages()) {
     if (!pages.is_private || (pages.protection & PROT_READ) == 0) continue;
     const Range mapped = addresses_of(pages.bytes);
-    for (const Range& range : wanted) {
-      const Range both{std::max(range.begin, mapped.begin), std::min(range.end, mapped.end)};
-      if (both.begin < both.end) detach(both, pages.protection);
+    for (auto next = std::ranges::upper_bound(wanted, mapped.begin, {}, &Range::end);
+         next != wanted.end() && next->begin < mapped.end; ++next) {
+      detach({std::max(next->begin, mapped.begin), std::min(next->end, mapped.end)},
+             pages.protection);
     }
   }
 }
