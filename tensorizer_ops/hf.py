@@ -30,7 +30,7 @@ from tensorizer_ops._front.load_save import save
 from tensorizer_ops._front.serving import other_models
 from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
-from tensorizer_ops._hf.isolation import isolated
+from tensorizer_ops._hf.isolation import isolated, may_open
 from tensorizer_ops._hf.loading import Asked, loaded
 from tensorizer_ops._hf.transfer import refuse_others, replacing
 
@@ -226,6 +226,7 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
             raise errors.NotFound(f"{folder.label} has no tokenizer")
         with isolated(folder):
             files.check_tokenizer(folder, place)
+            may_open(place)
             try:
                 found = transformers.AutoTokenizer.from_pretrained(
                     place, trust_remote_code=False, local_files_only=True, **kwargs

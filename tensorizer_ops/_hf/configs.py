@@ -18,6 +18,7 @@ from tensorizer_ops._base.no_init import without_memory
 from tensorizer_ops._base.private import temporary_folder
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
+from tensorizer_ops._hf.isolation import may_open
 
 # The ends of the names in configs of numbers of layers and the like.
 _COUNTS = ("blocks", "depth", "depths", "experts", "layers", "layers_per_block", "n_layer")
@@ -83,6 +84,7 @@ def configs_of(
     # A folder with nothing else in it: transformers reads no other file, on no other machine.
     with temporary_folder(is_signed=folder.policy is not None) as own:
         made = str(own.path)
+        may_open(made)
         Path(made, CONFIG).write_text(json.dumps(fields))
         try:
             config, unused = kind.from_pretrained(
@@ -98,6 +100,12 @@ def configs_of(
                 + str(error).replace(made, folder.name)
             ) from error
         own.check()
+    for name in getattr(type(config), "extra_files", ()):
+        if folder.has(name):
+            raise errors.InvalidFormat(
+                f"{folder.label} has weights in {name!r} as well, which only transformers itself "
+                "takes: load it with that, and save it again"
+            )
     unused.pop("trust_remote_code", None)
     kwargs.clear()
     kwargs |= unused | apart

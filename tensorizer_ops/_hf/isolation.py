@@ -5,6 +5,9 @@ which ones depends on the release. So it is not the fields that are checked, but
 audit hook of Python sees every file that is executed, every class that is unpickled, and every
 connection that is opened. It refuses them in the calls that :func:`isolated` surrounds, and in the
 threads that these calls start, but in no others.
+
+Models that read more files while they are loaded ask transformers for them, by the path that it
+loads. That is ``None`` here, so they are answered with those of the folder.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ import sys
 import threading
 import urllib.parse
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.private import PrivateFolder, temporary_folder
 
 # Modules that execute files which are not installed, after they have read them.
 _LOADERS = ("transformers.dynamic_module_utils", "diffusers.utils.dynamic_modules_utils")
@@ -50,6 +55,12 @@ class _Call:
     def __init__(self, folder: Folder) -> None:
         self.label = folder.label
         self.watched = self.over = False
+        # What transformers may open: a signed folder is read by this library alone.
+        self.open = {folder.path} if folder.policy is None else set()
+        self.fault: errors.Error | None = None  # of a file that transformers asked for
+        self.ends = ExitStack()
+        self._folder = folder
+        self._copies: PrivateFolder | None = None
         places = [folder.path, *_caches()]
         named = {os.path.abspath(place) for place in places if place}
         self._places = named | {os.path.realpath(place) for place in named}
@@ -65,6 +76,35 @@ class _Call:
             f"loading {self.label} would take {what} from the network, and only the folder is "
             "read: save what the model needs into it, or load it with transformers itself"
         )
+
+    def refuse_folder(self, path: str) -> None:
+        raise _offline()(
+            f"loading {self.label} would read files in {path!r}, and only the folder is read: save "
+            "what the model needs into it, or load it with transformers itself"
+        )
+
+    def copied(self, names: Iterable[str], *, needed: bool) -> str:
+        """Return a folder with copies of these files of the folder, as far as it has them."""
+        if self._copies is None:
+            is_signed = self._folder.policy is not None
+            self._copies = self.ends.enter_context(temporary_folder(is_signed=is_signed))
+        for name in names:
+            try:
+                content = self._folder.read_if_there(name)
+            except errors.Error as error:
+                # Transformers may go on without it, or say that it is not there.
+                self.fault = error
+                raise
+            if content is not None:
+                Path(self._copies.path, name).write_bytes(content)
+            elif needed:
+                raise errors.NotFound(f"{self.label} has no {name!r}, which loading it would read")
+        return str(self._copies.path)
+
+    def end(self) -> None:
+        """Raise if others may have replaced what was read."""
+        if self._copies is not None:
+            self._copies.check()
 
     def refuse_file(self, path: str) -> None:
         """Refuse to execute a file of the folder, or of a cache of the libraries.
@@ -210,8 +250,26 @@ def _start(call: _Call, thread: threading.Thread) -> None:
     _started[thread] = call
 
 
-def _wrap(kind: Any, name: str, first: Callable[..., None]) -> None:
-    """Make a method of a class call a function first, in calls that load a folder."""
+def _find(
+    call: _Call, path_or_repo_id: object, filenames: list[str], **kwargs: Any
+) -> dict[str, str]:
+    """Say where transformers finds files: it would take ``None`` for a folder of that name."""
+    path = str(path_or_repo_id)
+    if path in ("None", ""):
+        needed = kwargs.get("_raise_exceptions_for_missing_entries", True)
+        # An adapter would be for another model, which its config names.
+        names = {*filenames} - {"adapter_config.json"}
+        return {"path_or_repo_id": call.copied(names, needed=needed)}
+    if os.path.isdir(path) and path not in call.open:
+        call.refuse_folder(path)
+    return {}
+
+
+def _wrap(kind: Any, name: str, first: Callable[..., dict[str, str] | None]) -> None:
+    """Make a function call another one first, in calls that load a folder.
+
+    That one may return other arguments.
+    """
     method = getattr(kind, name)
     if hasattr(method, "tensorizer_ops"):
         return
@@ -219,7 +277,7 @@ def _wrap(kind: Any, name: str, first: Callable[..., None]) -> None:
     @functools.wraps(method)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if (call := _running()) is not None:
-            first(call, *args, **kwargs)
+            kwargs |= first(call, *args, **kwargs) or {}
         return method(*args, **kwargs)
 
     wrapped.tensorizer_ops = True  # type: ignore[attr-defined]
@@ -233,6 +291,10 @@ def _wrap_all() -> None:
         for module, name in _CLIENTS:
             if client := getattr(sys.modules.get(module), name, None):
                 _wrap(client, "send", _request)
+        with suppress(ImportError):  # models of diffusers do without
+            from transformers.utils import hub
+
+            _wrap(hub, "cached_files", _find)  # also for cached_file()
         _hook()
 
 
@@ -245,6 +307,12 @@ def _refusal(error: BaseException | None) -> _Refused | None:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return None
+
+
+def may_open(place: str | Path) -> None:
+    """Let transformers read the files in a folder, until the block of :func:`isolated` ends."""
+    if (call := _running()) is not None:
+        call.open.add(str(place))
 
 
 @contextmanager
@@ -269,7 +337,10 @@ def isolated(folder: Folder) -> Iterator[Callable[..., Any]]:
                 "load it with transformers itself"
             )
         yield outside.run
+        call.end()
     except Exception as error:
+        if call.fault is not None:
+            raise call.fault from None
         refusal = _refusal(error)
         if refusal is None:
             raise
@@ -277,3 +348,4 @@ def isolated(folder: Folder) -> Iterator[Callable[..., Any]]:
     finally:
         call.over = True
         _call.reset(token)
+        call.ends.close()

@@ -21,11 +21,14 @@ from support.hf_models import (
     assert_same,
     bert,
     gpt2,
+    has_adapter,
     llama,
     mixtral,
     new,
+    save_adapter,
     t5,
     transformers,
+    wav2vec2,
     word_tokenizer,
 )
 from support.recorder import DENIED, recorder
@@ -264,6 +267,20 @@ def test_models_that_are_more_than_their_weights(tmp_path: Path) -> None:
     refused("name of another file", expected, weights="config.json")
     expected.generation_config.temperature = 0.5  # without do_sample
     refused("temperature", expected)
+
+
+def test_models_that_read_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read those of the folder, wherever it is."""
+    model = new(wav2vec2)
+    save_pretrained(model, tmp_path / "speech")
+    save_adapter(model, tmp_path / "speech", "fra", 1)
+    monkeypatch.chdir(tmp_path)
+    save_adapter(model, tmp_path / "None", "deu", 3)
+    loaded = from_pretrained("speech", target_lang="fra")
+    assert has_adapter(loaded, 1)
+    loaded.load_adapter("fra", force_load=True)
+    with pytest.raises(FileNotFoundError, match=r"'speech' has no 'adapter\.deu\.bin'"):
+        from_pretrained("speech", target_lang="deu")
 
 
 def test_the_default_device_is_meta(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from support.hf_models import (
 )
 from support.scripted import scripted
 from tensorizer_ops import errors, hf, load, save
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._hf.isolation import isolated
 from tensorizer_ops.hf import fetch, from_pretrained, save_pretrained
 
 
@@ -92,6 +94,35 @@ def test_a_config_that_names_another_model(tmp_path: Path) -> None:
         (folder / "config.json").write_text(json.dumps(fields))
         with pytest.raises(errors.InvalidFormat, match="as its backbone, which is another model"):
             from_pretrained(folder)
+
+
+def test_weights_that_a_class_has_in_more_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers finds them beside the others only."""
+    save_pretrained(new(llama), tmp_path)
+    extra = ("head.safetensors",)
+    monkeypatch.setattr(transformers.LlamaConfig, "extra_files", extra, raising=False)
+    assert from_pretrained(tmp_path)
+    save(tmp_path / "head.safetensors", {"x": torch.ones(1)})
+    with pytest.raises(errors.InvalidFormat, match=r"has weights in 'head\.safetensors' as well"):
+        from_pretrained(tmp_path)
+
+
+def test_no_other_folder_is_read(tmp_path: Path) -> None:
+    """Whatever class asks transformers for its files."""
+    for name in ("model", "other"):
+        save_pretrained(new(llama), tmp_path / name)
+    kind: Any = transformers.AutoConfig
+    with (
+        pytest.raises(
+            errors.InvalidFormat, match=r"loading '.*model' would read files in '.*other'"
+        ),
+        isolated(Folder(tmp_path / "model")),
+    ):
+        assert kind.from_pretrained(tmp_path / "model")
+        kind.from_pretrained(tmp_path / "other")
+    assert kind.from_pretrained(tmp_path / "other")
 
 
 def test_no_older_files_of_a_tokenizer_stay(tmp_path: Path) -> None:

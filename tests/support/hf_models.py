@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import tensorizer_ops
 from support.samples import same
 
 transformers = pytest.importorskip("transformers")
@@ -45,6 +47,33 @@ def mixtral() -> Any:
 def bert() -> Any:
     config = transformers.BertConfig(**SMALL, intermediate_size=64, num_labels=3)
     return transformers.BertForSequenceClassification(config)
+
+
+def wav2vec2() -> Any:
+    """Return a model with an adapter for each language, in a file of its own."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 8}
+    layers = {"conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (2,), "intermediate_size": 16}
+    config = transformers.Wav2Vec2Config(
+        **sizes,
+        **layers,
+        adapter_attn_dim=4,
+        do_stable_layer_norm=True,
+        feat_extract_norm="layer",
+        num_conv_pos_embedding_groups=2,
+        num_conv_pos_embeddings=4,
+    )
+    return transformers.Wav2Vec2ForCTC(config)
+
+
+def save_adapter(model: Any, folder: Path, language: str, value: float) -> None:
+    """Save an adapter for a language, of which all values are the same."""
+    folder.mkdir(exist_ok=True)
+    state = {k: torch.full_like(v, value) for k, v in model._get_adapters().items()}
+    tensorizer_ops.save(folder / f"adapter.{language}.safetensors", state)
+
+
+def has_adapter(model: Any, value: float) -> bool:
+    return all(bool((tensor == value).all()) for tensor in model._get_adapters().values())
 
 
 def word_tokenizer() -> Any:
