@@ -239,7 +239,8 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
                     f"{type(error).__name__}: " + str(error).replace(place, folder.name)
                 ) from error
         made.check()
-    found.name_or_path = folder.name
+    files.forget(found, str(made.path))
+    found.name_or_path = files.name_of_loaded(folder)
     return found
 
 

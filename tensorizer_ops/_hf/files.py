@@ -62,6 +62,14 @@ _NATIVE_CODE = ("sudachi_config_path", "sudachi_resource_dir")
 _NOT_OPENED = ("added_tokens_file", "name_or_path", "special_tokens_map_file")
 
 
+def name_of_loaded(folder: Folder) -> str:
+    """Return where a model or a tokenizer says that it is from.
+
+    Transformers reads more files there later, such as adapters, and compares them with nothing.
+    """
+    return folder.name if folder.policy is None else ""
+
+
 def read_object(folder: Folder, name: str) -> dict[str, Any]:
     """Return the content of a JSON file that holds an object."""
     fields = _parsed(folder, name, folder.read(name))
@@ -158,6 +166,28 @@ def texts(value: Any) -> Iterator[tuple[str, str]]:
             left += value.items()
         elif isinstance(value, list):
             left += ((key, each) for each in value)
+
+
+def forget(tokenizer: Any, place: str) -> None:
+    """Let a tokenizer name files in a folder that is gone by paths that can never be made.
+
+    It opens them again when it is saved, copied or unpickled, and others may make the folder again.
+    """
+    left = [vars(tokenizer)]
+    seen = set()
+    while left:
+        parts = left.pop()
+        if id(parts) in seen:
+            continue
+        seen.add(id(parts))
+        for key, part in parts.items() if isinstance(parts, dict) else enumerate(parts):
+            if isinstance(part, str | Path):
+                if str(part) == place or str(part).startswith(f"{place}/"):
+                    parts[key] = f"/dev/null{str(part).removeprefix(place)}"
+            elif isinstance(part, dict | list):
+                left.append(part)
+            elif type(part).__module__.startswith("transformers.") and hasattr(part, "__dict__"):
+                left.append(vars(part))
 
 
 def vocabulary_files(tokenizer_config: bytes | None) -> set[str]:

@@ -124,10 +124,23 @@ def _of_transformers(
             raise errors.InvalidFormat(why) from error
         raise
     model = made[0] if isinstance(made, tuple) else made
-    model.name_or_path = model.config.name_or_path = folder.name
+    _name(model, folder)
     if generation_config is not None and model.can_generate():
         model.generation_config = given_generation or generation_config
     return made
+
+
+def _name(model: Any, folder: Folder) -> None:
+    """Say where a model is from. Transformers reads more files there later, and compares nothing.
+
+    Until now, the name is ``None``, also in its parts.
+    """
+    import transformers
+
+    parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
+    for part in parts:
+        if folder.policy is not None or part.config is model.config:
+            part.name_or_path = part.config.name_or_path = files.name_of_loaded(folder)
 
 
 def _fault_of_files(

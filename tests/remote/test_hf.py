@@ -277,7 +277,8 @@ def test_models_that_read_more_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     save_adapter(model, tmp_path / "None", "deu", 3)
     loaded = from_pretrained("speech", target_lang="fra")
-    assert has_adapter(loaded, 1)
+    assert has_adapter(loaded, 1) and loaded.name_or_path == "speech"
+    assert loaded.wav2vec2.name_or_path == "speech"
     loaded.load_adapter("fra", force_load=True)
     with pytest.raises(FileNotFoundError, match=r"'speech' has no 'adapter\.deu\.bin'"):
         from_pretrained("speech", target_lang="deu")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tensorizer_ops
+from local_servers.web import Web
 from support.hf_models import (
     has_adapter,
     new,
     save_adapter,
+    transformers,
     wav2vec2,
     word_tokenizer,
 )
@@ -48,3 +53,55 @@ def test_files_that_a_model_reads_while_it_is_loaded(speech: Path, signer: Signe
     save_adapter(model, speech, "fra", 3)
     with pytest.raises(errors.HashMismatch, match=r"adapter\.fra\.safetensors"):
         load("fra")
+
+
+def test_what_is_read_afterwards(speech: Path, signer: Signer) -> None:
+    """The folder is not named to transformers, which would compare nothing."""
+    model = hf.from_pretrained(speech, options=signer.options)
+    named = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
+    assert len(named) == 2
+    for part in (*named, *(part.config for part in named)):
+        assert part.name_or_path == ""
+    save_adapter(model, speech, "fra", 3)
+    with pytest.raises((OSError, ValueError), match="Repo id must use"):
+        model.load_adapter("fra", local_files_only=True)
+    assert not has_adapter(model, 3)
+    tokenizer = hf.tokenizer(speech, options=signer.options)
+    assert tokenizer.name_or_path == ""
+    assert list(texts(tokenizer, str(speech))) == []
+
+
+def texts(value: Any, begin: str) -> Iterator[str]:
+    """Yield the texts in a tokenizer that begin so."""
+    if isinstance(value, str):
+        if value.startswith(begin):
+            yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from texts(part, begin)
+    elif hasattr(value, "__dict__"):
+        yield from texts(vars(value), begin)
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_tokenizer_names_no_file_that_others_could_make(
+    tmp_path: Path, signer: Signer, web: Web, monkeypatch: pytest.MonkeyPatch, is_signed: bool
+) -> None:
+    """It reads its files again later, but those were in a folder that is gone."""
+    folder = web.root / f"phobert-{is_signed}"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("hello</w> 1\nhello 1\n")
+    (folder / "bpe.codes").write_text("h e 1\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    kind = {"tokenizer_class": "PhobertTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(kind))
+    tensorizer_ops.sign(folder, key=signer.private)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    uri = folder if is_signed else web.url(folder.name)
+    found = hf.tokenizer(uri, options=signer.options if is_signed else None)
+    assert list(texts(found, str(tmp_path))) == []
+    assert found.vocab_file == "/dev/null/vocab.txt"
+    assert found.name_or_path == ("" if is_signed else uri)
+    assert copy.deepcopy(found).get_vocab() == found.get_vocab()
+    with pytest.raises((OSError, AttributeError)):
+        found.save_pretrained(tmp_path / "saved")
