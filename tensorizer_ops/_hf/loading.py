@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.private import PrivateFolder
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import signed_contents
@@ -89,6 +91,11 @@ def _of_transformers(
     folder: Folder, fields: Any, reader: Reader, outside: Callable[..., Any], asked: Asked
 ) -> Any:
     kwargs = {**asked.kwargs}
+    offload = kwargs.get("offload_folder")
+    if offload is not None and folder.policy is not None:
+        # Weights are read from there in every call of the model.
+        offload = PrivateFolder(Path(offload), is_signed=True)
+        kwargs["offload_folder"] = str(offload.path)
     given_generation = kwargs.pop("generation_config", None)
     config, generation_config = configs.configs_of(folder, fields, asked.model_class, kwargs)
     wanted = configs.dtype_of(asked.dtype, config, reader)
@@ -124,6 +131,8 @@ def _of_transformers(
             raise errors.InvalidFormat(why) from error
         raise
     model = made[0] if isinstance(made, tuple) else made
+    if isinstance(offload, PrivateFolder):
+        offload.check()
     _name(model, folder)
     if generation_config is not None and model.can_generate():
         model.generation_config = given_generation or generation_config

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tensorizer_ops
 from local_servers.web import Web
 from support.hf_models import (
+    OLD,
+    gpt2,
     has_adapter,
     new,
     save_adapter,
@@ -20,6 +24,7 @@ from support.hf_models import (
     wav2vec2,
     word_tokenizer,
 )
+from support.process import ONLY_ROOT
 from support.signer import Signer
 from tensorizer_ops import errors, hf
 
@@ -105,3 +110,47 @@ def test_a_tokenizer_names_no_file_that_others_could_make(
     assert copy.deepcopy(found).get_vocab() == found.get_vocab()
     with pytest.raises((OSError, AttributeError)):
         found.save_pretrained(tmp_path / "saved")
+
+
+def mode(path: Path) -> None:
+    path.chmod(0o777)
+
+
+def owner(path: Path) -> None:
+    os.chown(path, 65534, 65534)
+
+
+@pytest.mark.parametrize("change", [mode, pytest.param(owner, marks=ONLY_ROOT)])
+def test_weights_are_not_offloaded_to_where_others_write(
+    tmp_path: Path, signer: Signer, change: Callable[[Path], None]
+) -> None:
+    pytest.importorskip("accelerate")
+    expected = new(gpt2)
+    hf.save_pretrained(expected, tmp_path / "model")
+    tensorizer_ops.sign(tmp_path / "model", key=signer.private)
+    parts = (
+        "transformer.wte",
+        "transformer.wpe",
+        "transformer.drop",
+        "transformer.ln_f",
+        "lm_head",
+    )
+    device_map = {**dict.fromkeys(parts, "cpu"), "transformer.h": "disk"}
+
+    def load(folder: Path) -> Any:
+        return hf.from_pretrained(
+            tmp_path / "model", options=signer.options, device_map=device_map, offload_folder=folder
+        )
+
+    if not OLD:  # which takes no weights in memory for a disk
+        loaded = load(tmp_path / "own")
+        assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+        tokens = torch.arange(8).view(1, 8)
+        assert torch.equal(loaded(tokens).logits, expected(tokens).logits)
+    others = tmp_path / "others"
+    others.mkdir(mode=0o700)
+    change(others)
+    with pytest.raises(PermissionError, match="others' is not a folder of this user"):
+        load(others)
+    with pytest.raises(PermissionError, match=r"others' .* may replace"):
+        load(others / "inner")
