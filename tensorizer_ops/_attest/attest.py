@@ -48,9 +48,9 @@ def attest(
     from the file, verified, a few tensors at a time.
 
     It finds damage and mistakes, not an attacker inside the process. Tensors that a
-    ``state_dict()`` leaves out are not compared, and neither are those that it makes anew, and
-    subclasses that change what torch does with them, or have something else, such as a scale.
-    ``DTensor`` and the parameters of vLLM are compared.
+    ``state_dict()`` leaves out are compared if the file has their names. Not compared are those
+    that it makes anew, and subclasses that change what torch does with them, or have something
+    else, such as a scale. ``DTensor`` and the parameters of vLLM are compared.
 
     With ``load_weights``, no parameter or buffer is written, and those that the method replaces are
     put back, as are other attributes of modules. It must write with torch, and on the thread that
@@ -90,7 +90,7 @@ def attest(
             raise errors.InvalidArgument(
                 "model= has a ScriptModule, which load_weights= cannot fill: give none"
             )
-        state = state_of(model)
+        state = state_of(model, ())
         watch = Watch(state, unlisted_in(state, model), sizes_in(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
@@ -103,7 +103,7 @@ def _attest_names(
     """Compare each tensor with the one of its name in the file."""
     found = Attestation([], {}, {}, [])
     if isinstance(model, torch.nn.Module):
-        module, model = model, usable(state_of(model), found)
+        module, model = model, usable(state_of(model, reader), found)
         for name in made_anew(module, model):
             found.not_compared[name] = (
                 "the state_dict() of the module makes it, and no module has this tensor"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 
 import torch
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
@@ -17,9 +17,51 @@ from tensorizer_ops._base.savable import as_dict, only_wraps
 _PARTS = ("_parameters", "_buffers", "_modules")
 
 
-def state_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors that a module has, by their names in files."""
-    state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
+def slots_of(
+    module: torch.nn.Module,
+    state: Mapping[str, torch.Tensor],
+    stored: Container[str] | None = None,
+) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
+    """Yield every tensor of a module: full name, owning module, name in that module, tensor.
+
+    The names are those of its ``state_dict(keep_vars=True)``, in which some wrappers, such as those
+    of activation checkpointing, leave theirs out. If ``stored`` is given, non-persistent buffers
+    are included if they are in it, or if they are on the meta device and therefore must be filled
+    from the file.
+    """
+    slots = [
+        (f"{prefix}.{leaf}" if prefix else leaf, owner, leaf, tensor)
+        for prefix, owner in module.named_modules(remove_duplicate=False)
+        for leaf, tensor in (
+            *owner.named_parameters(recurse=False, remove_duplicate=False),
+            *owner.named_buffers(recurse=False, remove_duplicate=False),
+        )
+    ]
+    own = {slot[0] for slot in slots}
+    renamed: dict[int, list[str]] = {}
+    for name, value in state.items():
+        if name not in own:
+            renamed.setdefault(id(value), []).append(name)
+    for name, owner, leaf, tensor in slots:
+        wanted = stored is not None and (name in stored or tensor.is_meta)
+        if name not in state and (others := renamed.get(id(tensor))):
+            yield others.pop(0), owner, leaf, tensor
+        elif name in state or wanted:
+            yield name, owner, leaf, tensor
+
+
+def tensors_of(module: torch.nn.Module, stored: Container[str]) -> dict[str, torch.Tensor]:
+    """Return the ``state_dict()`` of a module, with buffers it leaves out that a file has."""
+    state: dict[str, torch.Tensor] = dict(module.state_dict(keep_vars=True))
+    for name, _, _, tensor in list(slots_of(module, state, stored)):
+        if name in stored:
+            state.setdefault(name, tensor)
+    return state
+
+
+def state_of(model: torch.nn.Module, stored: Container[str]) -> dict[str, torch.Tensor]:
+    """Return what :func:`tensors_of` does, if these are the tensors that the module has."""
+    state = tensors_of(model, stored)
     for name in _hidden(model, state):
         raise errors.InvalidArgument(
             f"state_dict() of the module has another tensor {name!r} than the module: give a dict "
@@ -73,14 +115,16 @@ def _memory(tensor: torch.Tensor) -> Iterator[Hashable]:
             yield where.storage
 
 
-def trusted_state(given: torch.nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def trusted_state(
+    given: torch.nn.Module | Mapping[str, torch.Tensor], stored: Container[str]
+) -> dict[str, torch.Tensor]:
     """Return the tensors of a module, or of a dict, if these are all that a program computes with.
 
     Raises:
         ValueError: one may be more than its elements, or a module has others than it tells.
     """
     if isinstance(given, torch.nn.Module):
-        state = state_of(given)
+        state = state_of(given, stored)
         for name in made_anew(given, state):
             raise errors.InvalidArgument(
                 f"state_dict() of the module makes tensor {name!r}, which no module has: give a "

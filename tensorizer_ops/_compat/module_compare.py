@@ -9,7 +9,7 @@ import torch
 
 from tensorizer_ops._base.memory import copy_bytes
 from tensorizer_ops._base.savable import plain_tensor
-from tensorizer_ops._base.states import trusted_state
+from tensorizer_ops._base.states import tensors_of, trusted_state
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.values import Values
 
@@ -24,10 +24,8 @@ def compare_module(
         ValueError: a tensor of the module has no values. If the file must be signed also: it may
             have more than its elements, or the ``state_dict()`` has others than the module.
     """
-    if values.must_be_signed:
-        trusted_state(module)
-    tensors: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
-    tensors = {**tensors, **dict(module.named_buffers(remove_duplicate=False))}
+    stored = {name for i in catalog.kept for name in (catalog.names[i], catalog.clean_name(i))}
+    tensors = (trusted_state if values.must_be_signed else tensors_of)(module, stored)
     with values.comparing() as matches:
         return [
             (catalog.public_name(i), _is_same(tensors, i, catalog, values, matches))

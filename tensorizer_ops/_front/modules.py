@@ -8,7 +8,7 @@ import math
 import operator
 import os
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -28,41 +28,10 @@ from tensorizer_ops._base.savable import (
     refuse_uninitialized,
     refuse_without_memory,
 )
-from tensorizer_ops._base.states import trusted_state
+from tensorizer_ops._base.states import slots_of, tensors_of, trusted_state
 from tensorizer_ops._base.tables import MOST_ROWS
 from tensorizer_ops._base.targets import Source, Target, local_path, to_uri
 from tensorizer_ops._front.load_save import save
-
-
-def _slots(
-    module: torch.nn.Module, stored: Container[str] | None = None
-) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
-    """Yield every tensor of a module: full name, owning module, name in that module, tensor.
-
-    The names are those of the ``state_dict()``, in which some wrappers, such as those of activation
-    checkpointing, leave theirs out. If ``stored`` is given, non-persistent buffers are included if
-    they are in it, or if they are on the meta device and therefore must be filled from the file.
-    """
-    slots = [
-        (f"{prefix}.{leaf}" if prefix else leaf, owner, leaf, tensor)
-        for prefix, owner in module.named_modules(remove_duplicate=False)
-        for leaf, tensor in (
-            *owner.named_parameters(recurse=False, remove_duplicate=False),
-            *owner.named_buffers(recurse=False, remove_duplicate=False),
-        )
-    ]
-    persistent = module.state_dict(keep_vars=True)
-    own = {slot[0] for slot in slots}
-    renamed: dict[int, list[str]] = {}
-    for name, value in persistent.items():
-        if name not in own:
-            renamed.setdefault(id(value), []).append(name)
-    for name, owner, leaf, tensor in slots:
-        wanted = stored is not None and (name in stored or tensor.is_meta)
-        if name not in persistent and (others := renamed.get(id(tensor))):
-            yield others.pop(0), owner, leaf, tensor
-        elif name in persistent or wanted:
-            yield name, owner, leaf, tensor
 
 
 class IncompatibleKeys(NamedTuple):
@@ -163,7 +132,8 @@ def verify_tensors(
         uri: as for :func:`load`.
         tensors: a dict of tensors, or a module, whose tensors have the names of its
             ``state_dict()``. The file may have more, and of tied weights only one name; but there
-            must be one to compare, if the file has any.
+            must be one to compare, if the file has any. Non-persistent buffers of a module are
+            compared if the file has them.
         verify: ``"crc32"`` compares only CRC32s, where the file has them; not with ``trust``.
         options: as for :func:`load`.
 
@@ -175,15 +145,15 @@ def verify_tensors(
             option ``trust`` also: it is of a class that may have more than elements, such as a
             scale; or a module's ``state_dict()`` has other tensors than the module.
     """
+    reader = open_source(uri, options).reader
+    known = set(reader.names())
     if "trust" in as_text(options):
-        tensors = trusted_state(tensors)
+        tensors = trusted_state(tensors, known)
     elif isinstance(tensors, torch.nn.Module):
-        tensors = tensors.state_dict(keep_vars=True)
+        tensors = tensors_of(tensors, known)
     given = as_dict(tensors)
     plain = plain_tensors(given, given.values(), done="verified")
     given = dict(zip(given, plain, strict=True))
-    reader = open_source(uri, options).reader
-    known = set(reader.names())
     if known and not given:
         raise errors.InvalidArgument("tensors is empty: there is nothing to verify")
     seen = {identity(tensor) for name, tensor in given.items() if name in known}
@@ -219,7 +189,8 @@ def fill(
     puts: list[Callable[[torch.Tensor], None]] = []  # each puts another tensor in the same place
     internals = torch.classes.tensorizer._Internals(reader)
     if isinstance(module, torch.nn.Module):
-        for name, owner, leaf, tensor in _slots(module, set(internals.names_to_fill())):
+        state = module.state_dict(keep_vars=True)
+        for name, owner, leaf, tensor in slots_of(module, state, set(internals.names_to_fill())):
             names.append(name)
             tensors.append(tensor)
             puts.append(functools.partial(setattr, owner, leaf))
@@ -336,7 +307,7 @@ def externalize(
         TypeError: the module is not scripted.
         ValueError: the module has no weights to save, or both files would have the same path.
     """
-    slots = list(_slots(module))
+    slots = list(slots_of(module, module.state_dict(keep_vars=True)))
     if not slots:
         raise errors.InvalidArgument(
             "the module has no parameters and no buffers; a frozen module keeps its weights in its "

@@ -164,6 +164,58 @@ def test_what_is_more_than_its_tensor(signed: Path, signer: Signer) -> None:
         loaded.verify_module(module)
 
 
+class Cached(torch.nn.Module):
+    def __init__(self, cache: torch.Tensor) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.inner.register_buffer("cache", cache, persistent=False)
+        self.register_buffer("other", torch.ones(2), persistent=False)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_buffers_that_a_state_dict_leaves_out(
+    tmp_path: Path, signer: Signer, trusted: bool
+) -> None:
+    """They are compared if the file has them, as a load fills them then."""
+    path = tmp_path / "m.tensors"
+    module = Cached(torch.arange(4.0))
+    state, cache = module.state_dict(), {"inner.cache": torch.arange(4.0)}
+    tensorizer_ops.save(path, state | cache)
+    tensorizer_ops.sign(path, key=signer.private)
+    options = signer.options if trusted else {}
+    loaded = tensorizer_ops.TensorDeserializer(path, device="cpu", options=options)
+    verify_tensors(path, module, options=options)
+    found = tensorizer_ops.attest(module, path, options=options)
+    assert found.equal and "inner.cache" in found.compared and not found.missing
+    assert loaded.verify_module(module)[0]
+    module.inner.cache[1] = 7
+    with pytest.raises(errors.HashMismatch, match=r"'inner\.cache'"):
+        verify_tensors(path, module, options=options)
+    found = tensorizer_ops.attest(module, path, options=options)
+    assert found.different == {"inner.cache": "element [1] is not that of the file"}
+    assert ("inner.cache", False) in loaded.verify_module(module)[1]
+    tensorizer_ops.load_into(module, path, options=options)
+    verify_tensors(path, module, options=options)
+    tensorizer_ops.save(path, state)
+    verify_tensors(path, module)
+    assert tensorizer_ops.attest(module, path).equal
+
+
+def test_a_buffer_with_a_scale_that_a_state_dict_leaves_out(tmp_path: Path, signer: Signer) -> None:
+    path = tmp_path / "m.tensors"
+    module = Cached(Scaled(torch.ones(4)))
+    tensorizer_ops.save(path, module.state_dict() | {"inner.cache": torch.ones(4)})
+    tensorizer_ops.sign(path, key=signer.private)
+    why = "'inner.cache' cannot be verified: it is Scaled"
+    with pytest.raises(errors.InvalidArgument, match=why):
+        verify_tensors(path, module, options=signer.options)
+    loaded = tensorizer_ops.TensorDeserializer(path, device="cpu", options=signer.options)
+    with pytest.raises(errors.InvalidArgument, match=why):
+        loaded.verify_module(module)
+    found = tensorizer_ops.attest(module, path, options=signer.options)
+    assert "which may change what its elements mean" in found.not_compared["inner.cache"]
+
+
 def in_hook(module: torch.nn.Module) -> None:
     module.register_state_dict_post_hook(lambda m, state, *_: state.update(w=torch.ones(3)))
 
