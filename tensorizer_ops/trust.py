@@ -301,7 +301,7 @@ def sign(
     if not _is_text(place.name):
         raise errors.InvalidArgument(f"{place.name!r} cannot be signed: its name is not UTF-8")
     target = _bundle_of(place, signature)
-    left_out = dict.fromkeys([*NEVER_SIGNED, *ignore])
+    left_out = dict.fromkeys([*NEVER_SIGNED, BUNDLE, *ignore])
     folder = place.folder.path
     if place.only is None and place.folder.names_from(target, None)[0]:
         raise errors.InvalidArgument(

@@ -24,7 +24,7 @@ _SIGNED = ("trust", "signature", "signed_folder", "subject", "hash_first")
 # The file in which the files of a folder are signed.
 BUNDLE = "model.sig"
 # At the top of what is signed.
-NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github", BUNDLE)
+NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github")
 # What the names of the signatures of single files end in.
 SIGNATURE = ".sig"
 # The suffixes of files with weights, and of indexes of several, in the order in which they are

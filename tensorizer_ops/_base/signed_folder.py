@@ -106,9 +106,17 @@ def refuse_unsigned(
 
 
 def others_in(folder: str, names: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
-    """Yield the names of files in a folder, and of links, that are none of those given."""
+    """Yield the names of files in a folder, and of links, that are none of those given.
+
+    Where a signature was left out, there may be no folder now.
+    """
     known = set(names)
-    for name, path in files_in(folder, left_out).items():
+    ignored = [
+        name
+        for name in left_out
+        if not (name.endswith(SIGNATURE) and os.path.isdir(os.path.join(folder, name)))
+    ]
+    for name, path in files_in(folder, ignored).items():
         if name not in known and not (is_empty(path) and may_be_empty(name)):
             yield name
 

@@ -91,6 +91,17 @@ def test_what_model_signing_has_signed_is_read_here(
     assert trust.verify(model, policy=f"file:{signer.public}").files[0] == "config.json"
 
 
+def test_a_bundle_beside_another_that_does_not_leave_it_out(model: Path, signer: Signer) -> None:
+    bundle, place = model.parent / "elsewhere.sig", {"policy": signer.options["trust"]}
+    done = others("sign", "key", "--private_key", signer.private, "--signature", bundle, model)
+    assert done.returncode == 0, done.stderr
+    assert trust.verify(model, **place, signature=bundle)
+    tensorizer_ops.sign(model, key=signer.private)
+    assert trust.verify(model, **place)
+    with pytest.raises(errors.Crypto, match=r"not signed, such as 'model\.sig'"):
+        trust.verify(model, **place, signature=bundle)
+
+
 def certified(signer: Signer, model: Path, days: int = 30) -> Path:
     """Let model_signing sign with a certificate, and return its root."""
     leaf, root = signer.certificates(days)

@@ -292,6 +292,41 @@ def test_what_is_never_signed_in_a_folder_of_a_signed_one(model: Path, signer: S
     assert trust.verify(above, **given)
 
 
+@pytest.mark.parametrize("name", ["model.sig", "other.sig"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_has_the_name_of_a_bundle(model: Path, signer: Signer, name: str, moved: bool) -> None:
+    """It is not the one in use, and what is in a folder of this name is not signed."""
+    bundle, place = model.parent / "elsewhere.sig", model / name
+    tensorizer_ops.sign(model, key=signer.private, signature=place if moved else bundle)
+    if moved:
+        shutil.copy(place, bundle)
+    policy = signer.options["trust"]
+    folder = Folder(model, signer.options | {"signature": str(bundle)})
+
+    def verify() -> None:
+        assert trust.verify(model, policy=policy, signature=bundle)
+        refuse_changed(folder, [])
+        run("verify", "--trust", signer.public, "--signature", bundle, model)
+
+    verify()  # what is where the bundle was is a file
+    place.unlink(missing_ok=True)
+    (model.parent / "linked").mkdir()
+    for make in (place.mkdir, lambda: place.symlink_to(model.parent / "linked")):
+        make()
+        (place / "code.py").write_text("import os")
+        for refused in (
+            lambda: trust.verify(model, policy=policy, signature=bundle),
+            lambda: refuse_changed(folder, []),
+        ):
+            with pytest.raises(errors.Crypto, match=rf"not signed, such as '{re.escape(name)}"):
+                refused()
+        arguments = ("--signature", bundle, model)
+        assert name in run("verify", "--trust", signer.public, *arguments, status=1).stderr
+        (place / "code.py").unlink()
+        place.unlink() if place.is_symlink() else place.rmdir()
+    verify()
+
+
 def test_a_bundle_of_no_file_of_the_folder(two: tuple[Path, Path], signer: Signer) -> None:
     first, second = two
     above = first.parent / "above"
