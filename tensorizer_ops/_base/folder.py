@@ -8,7 +8,7 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.option_uses import for_loads, for_saves
@@ -370,6 +370,21 @@ def inside(folder: str | None, uri: str) -> list[str]:
     """Return the path of a file from a folder, if both are on this machine."""
     path = local_path(uri)
     return [] if folder is None or path is None else [os.path.relpath(path, folder)]
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of all that is in a folder of this machine."""
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise_own(error)
+
+
+def raise_own(error: OSError) -> NoReturn:
+    """Raise an error of the operating system about a path as one of the library."""
+    kinds = {FileNotFoundError: errors.NotFound, PermissionError: errors.PermissionDenied}
+    kind = kinds.get(type(error), errors.FileError)
+    raise kind(error.errno, f"{error.filename!r}: {error.strerror}", error.filename) from error
 
 
 def unsigned(options: Options | None) -> SecretOptions:

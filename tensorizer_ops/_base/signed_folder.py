@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.folder import LIMIT, NEVER_SIGNED, SIGNATURE, Folder
+from tensorizer_ops._base.folder import LIMIT, NEVER_SIGNED, SIGNATURE, Folder, raise_own
 
 PIECE = 4 << 20
 # What programs that serve a model do not read.
@@ -71,15 +71,18 @@ def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
     ignored = {os.path.normpath(name) for name in left_out}
     found, folders = {}, [""]
     for inside in folders:
-        with os.scandir(os.path.join(folder, inside)) as entries:
-            for entry in entries:
-                name = os.path.join(inside, entry.name)
-                if name in ignored:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(name)
-                else:
-                    found[name] = entry.path
+        try:
+            with os.scandir(os.path.join(folder, inside)) as entries:
+                for entry in entries:
+                    name = os.path.join(inside, entry.name)
+                    if name in ignored:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(name)
+                    else:
+                        found[name] = entry.path
+        except OSError as error:
+            raise_own(error)
     return dict(sorted(found.items()))
 
 
@@ -146,5 +149,8 @@ def is_hidden(name: str) -> bool:
 
 def is_empty(path: str) -> bool:
     """Return whether a path is that of a file without bytes."""
-    found = os.lstat(path)  # what a link leads to may not stay empty
+    try:
+        found = os.lstat(path)  # what a link leads to may not stay empty
+    except OSError as error:
+        raise_own(error)
     return stat.S_ISREG(found.st_mode) and found.st_size == 0

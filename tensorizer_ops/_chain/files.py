@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import SIGNATURE, Folder, unsigned
+from tensorizer_ops._base.folder import SIGNATURE, Folder, names_in, unsigned
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, newest, opened, read_each
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
@@ -139,7 +139,7 @@ def _raise_no_steps(folder: Folder) -> None:
 
 
 def _has_files_of_ranks(folder: Folder) -> bool:
-    return folder.path is not None and any(map(DATA_FILE.fullmatch, os.listdir(folder.path)))
+    return folder.path is not None and any(map(DATA_FILE.fullmatch, names_in(folder.path)))
 
 
 def remove_step(folder: Folder, entry: Entry) -> None:

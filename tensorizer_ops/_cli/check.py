@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tensorizer_ops import _core, errors, trust
-from tensorizer_ops._base.folder import BUNDLE, Folder, unsigned
+from tensorizer_ops._base.folder import BUNDLE, Folder, names_in, unsigned
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
 from tensorizer_ops._chain.files import checks_of
@@ -92,7 +92,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
         # A signed checkpoint may have been put beside a changed model.
         checks += [
             _file(os.path.join(folder.path, name), given, options)
-            for name in sorted(os.listdir(folder.path))
+            for name in sorted(names_in(folder.path))
             if name.endswith((".tensors", ".safetensors"))
             and name not in found
             and not NAME.fullmatch(name.removesuffix(".tensors").removesuffix("-read"))

@@ -30,7 +30,7 @@ from torch.futures import Future
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
-from tensorizer_ops._base.folder import Folder, model_of
+from tensorizer_ops._base.folder import Folder, model_of, names_in
 from tensorizer_ops._base.nested import DAMAGE, Damaged, damage, refuse_meta
 from tensorizer_ops._base.options import Metadata as Texts, Options, SecretOptions, bytes_of
 from tensorizer_ops._base.savable import refuse_other_metadata
@@ -269,7 +269,7 @@ def _files_of_ranks(folder: Folder) -> list[str]:
     if folder.policy is not None:  # whatever was taken away
         files = folder.signed_weights()
     else:
-        files = [name for name in os.listdir(folder.path) if name.endswith(".safetensors")]
+        files = [name for name in names_in(folder.path) if name.endswith(".safetensors")]
     return sorted(files) if all(map(_OF_A_RANK.fullmatch, files)) else []
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.folder import Folder, inside, model_of
+from tensorizer_ops._base.folder import Folder, inside, model_of, names_in
 from tensorizer_ops._base.options import SecretOptions, as_text
 from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._base.targets import local_path
@@ -195,7 +195,7 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
     if path is None:
         return [model], loads
     # Those that are signed are not taken from the disk, where others may be at any moment.
-    listed = os.listdir(path) if "trust" not in loads and os.path.isdir(path) else signed
+    listed = names_in(path) if "trust" not in loads and os.path.isdir(path) else signed
     names = sorted(name for name in listed if name.endswith(_OWN))
     _check_parts(uri, names)
     return [os.path.join(path, name) for name in names] or [model], loads

@@ -14,6 +14,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.folder import names_in
 from tensorizer_ops._base.targets import Target, local_path
 
 _INDEX = "pytorch_model.bin.index.json"
@@ -40,7 +41,7 @@ def find(source: Target) -> str | None:
     if path is None:
         return None
     if os.path.isdir(path):
-        names = os.listdir(path)
+        names = names_in(path)
         if any(name.endswith(_FIRST) for name in names):
             return None
         for name in (_INDEX, "pytorch_model.bin"):

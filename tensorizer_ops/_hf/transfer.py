@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder, inside, refuse_path, refuse_signed
+from tensorizer_ops._base.folder import Folder, inside, raise_own, refuse_path, refuse_signed
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.signed_folder import others_in, refuse_links
@@ -343,7 +343,7 @@ def _files_in(source: Target) -> dict[str, str]:
             f"{root.label} is no folder on this machine: copy takes a file"
         )
     found: dict[str, str] = {}
-    for base, folders, names in os.walk(root.path):
+    for base, folders, names in os.walk(root.path, onerror=raise_own):
         # Such as .git, and .cache of huggingface_hub.
         folders[:] = [folder for folder in folders if not folder.startswith(".")]
         for name in [*folders, *names]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,15 @@ def test_pytorch_checkpoints(tmp_path: Path) -> None:
         convert(to, tmp_path / "x.tensors", entry="ema")
     with pytest.raises(errors.InvalidArgument, match="without options"):
         convert(source, to, entry="ema", source_options={"key": "env:X"})
+
+
+def test_a_folder_that_becomes_a_file_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m").touch()
+    monkeypatch.setattr(os.path, "isdir", lambda path: True)
+    with pytest.raises(errors.FileError, match="Not a directory"):
+        convert(tmp_path / "m", tmp_path / "new.tensors")
 
 
 def test_the_command(source: Path, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import TensorDeserializer, _core, errors, trust
+from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._front import serving
 
 FILES = ("m.tensors", "m.safetensors.index.json")
@@ -733,3 +735,24 @@ def test_folders_that_are_nested_deeply(tmp_path: Path, signer: Signer) -> None:
     file.unlink()
     while (folder := folder.parent) != tmp_path:  # which pytest could not do
         shutil.rmtree(folder)
+
+
+def test_folders_whose_paths_are_too_long(
+    model: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    monkeypatch.chdir(model)
+    for _ in range(20):
+        os.mkdir("d" * 250)
+        os.chdir("d" * 250)
+    policy = signer.options["trust"]
+    for call in (
+        lambda: trust.verify(model, policy=policy),
+        lambda: tensorizer_ops.sign(model, key=signer.private),
+        lambda: refuse_changed(Folder(model, signer.options), []),
+        lambda: tensorizer_ops.upload(model, f"{model}-copy"),
+    ):
+        with pytest.raises(errors.FileError, match=r"/dddd.*File name too long"):
+            call()
+    os.chdir(model)
+    subprocess.run(["rm", "-r", "d" * 250], check=True)  # which pytest could not do
