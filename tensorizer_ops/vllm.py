@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -42,6 +43,9 @@ def register() -> None:
     from vllm.distributed import get_tp_group
     from vllm.model_executor import model_loader as vllm
 
+    # The root digests of the signed folders that the weights of each model came from.
+    roots: WeakKeyDictionary[torch.nn.Module, dict[str, str]] = WeakKeyDictionary()
+
     class TensorizerOpsLoader(vllm.BaseModelLoader):  # type: ignore[misc]
         """Loads the weights of a model with tensorizer_ops."""
 
@@ -58,7 +62,9 @@ def register() -> None:
             # Only the ranks of the last stage of a pipeline load what drafts tokens.
             is_draft = model_config.runner_type == "draft"
             group = get_tp_group().cpu_group if is_draft else None
-            return weights(self._settings, model_config.model_weights or model_config.model, group)
+            place = model_config.model_weights or model_config.model
+            # vLLM makes another loader to load the weights of a model again.
+            return weights(self._settings, place, group, roots.setdefault(model, {}))
 
         def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
             if getattr(model, "secondary_weights", None):

@@ -61,7 +61,10 @@ class Settings:
 
 
 def weights(
-    settings: Settings, model: str, group: dist.ProcessGroup | None = None
+    settings: Settings,
+    model: str,
+    group: dist.ProcessGroup | None = None,
+    roots: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the name and the tensor of each, of the files of a model, in the order of the files.
 
@@ -75,8 +78,10 @@ def weights(
         model: what is served: the place of the files, unless the settings have one.
         group: the ranks that load the model together, if these are not all. If the files must be
             signed, they compare what they have opened.
+        roots: the root digests of the signed folders that the same server has loaded from, to which
+            this one is added. A folder must be the same again.
     """
-    files, how, readers = _opened(settings, model, group)
+    files, how, readers = _opened(settings, model, group, {} if roots is None else roots)
     if "node_folder" in settings.options:
         _keep_open([Reader(place, **how) for place in files])
     places: dict[str, str] = {}
@@ -92,7 +97,7 @@ def weights(
 
 
 def _opened(
-    settings: Settings, model: str, group: dist.ProcessGroup | None
+    settings: Settings, model: str, group: dist.ProcessGroup | None, roots: dict[str, str]
 ) -> tuple[list[str], dict[str, Any], list[Reader]]:
     """Return the files of a model, how to load them, and readers if there are several ranks."""
     uri = settings.uri or model
@@ -102,6 +107,7 @@ def _opened(
         served, place = _served_folder(model, uri, settings.options)
         files, options = files_of(place, served.loads if served else settings.options)
         if served is not None:
+            _refuse_another(served, roots)
             refuse_changed(served, _loaded_from(served, files))
         how = settings.how | {"options": options}
         return files, how, [] if alone else [Reader(place, **how) for place in files]
@@ -137,6 +143,16 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
         if below.split("/")[0] != "..":
             return Folder(model, options), os.path.normpath(os.path.join(folder, below))
     return None, uri
+
+
+def _refuse_another(folder: Folder, roots: dict[str, str]) -> None:
+    """Raise if a folder has another model than before, whose config and the like the server has."""
+    root = folder.loads["subject"]
+    if (first := roots.setdefault(folder.name, root)) != root:
+        raise errors.HashMismatch(
+            f"{folder.label} has another model than the one whose config and tokenizer the server "
+            f"has read: the root digest is {root}, and was {first}: start the server anew"
+        )
 
 
 def _loaded_from(folder: Folder, files: Sequence[str]) -> Iterator[str]:

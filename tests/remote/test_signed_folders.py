@@ -497,6 +497,27 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
     assert_same(load(), tensors)
 
 
+def test_a_folder_that_is_served_is_loaded_again(tmp_path: Path, signer: Signer) -> None:
+    """A server has the config of the model that was there first."""
+    folder, settings = tmp_path / "model", serving.Settings({"options": signer.options})
+    versions = [{"w": torch.full((3,), float(number))} for number in range(2)]
+    for number, tensors in enumerate(versions):
+        (version := tmp_path / f"{number}").mkdir()
+        tensorizer_ops.save(version / "m.tensors", tensors)
+        (version / "config.json").write_text(f"[{number}]")
+        tensorizer_ops.sign(version, key=signer.private)
+    roots: dict[str, str] = {}
+    shutil.copytree(tmp_path / "0", folder)
+    for _ in range(2):
+        assert_same(dict(serving.weights(settings, str(folder), roots=roots)), versions[0])
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "1", folder)
+    with pytest.raises(errors.HashMismatch, match="has another model than the one whose config"):
+        dict(serving.weights(settings, str(folder), roots=roots))
+    for other in ({}, None):  # another server
+        assert_same(dict(serving.weights(settings, str(folder), roots=other)), versions[1])
+
+
 def test_a_folder_that_is_served_and_has_links(tmp_path: Path, signer: Signer) -> None:
     """A link that others have put on the way to the weights hides no other file."""
     folder, tensors = tmp_path / "model", {"w": torch.ones(3)}

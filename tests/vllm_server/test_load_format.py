@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from local_servers.s3_server import S3, s3_server
 from local_servers.waiting import wait_until
 from local_servers.web import Web, nginx
 from support.process import run_python
+from support.samples import assert_same
+from support.signer import Signer
 from support.vllm_server import (
     COMMON,
     PROMPTS,
@@ -29,6 +32,8 @@ from support.vllm_server import (
     started,
     vllm_environment,
 )
+from tensorizer_ops import errors
+from tensorizer_ops.vllm import register
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +162,35 @@ def test_a_damaged_file_ends_the_server(tmp_path: Path, bare: Path, file: Path, 
         log = server.log.read_text()
         assert any(str(damaged) in line and name in line for line in log.splitlines()), log
         wait_until(lambda: not server.processes())
+
+
+def test_weights_that_are_loaded_again(tmp_path: Path, signer: Signer) -> None:
+    """They are those of the model whose config vLLM has, also with another loader."""
+    from vllm.config import LoadConfig
+    from vllm.model_executor.model_loader import get_model_loader
+
+    register()
+    config = LoadConfig(
+        load_format="tensorizer_ops", model_loader_extra_config={"options": signer.options}
+    )
+    folder = tmp_path / "model"
+    model_config: Any = SimpleNamespace(
+        model=str(folder), model_weights="", runner_type="generate", quantization=None
+    )
+
+    def save(value: float) -> dict[str, torch.Tensor]:
+        tensors = {"w": torch.full((3,), value)}
+        tensorizer_ops.save(folder / "m.tensors", tensors)
+        tensorizer_ops.sign(folder, key=signer.private)
+        return tensors
+
+    def load(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        return dict(get_model_loader(config).get_all_weights(model_config, model))
+
+    first, model = save(1.0), torch.nn.Identity()
+    for _ in range(2):
+        assert_same(load(model), first)
+    second = save(2.0)
+    with pytest.raises(errors.HashMismatch, match="start the server anew"):
+        load(model)
+    assert_same(load(torch.nn.Identity()), second)
