@@ -143,7 +143,8 @@ def _attest_names(
     for name in tensors:
         if identity(given[name]) not in seen:
             found.not_compared[name] = "the file has no tensor of this name"
-    found.missing = [name for name in reader if name not in given]
+    present = given.keys() | found.not_compared
+    found.missing = [name for name in reader if name not in present]
     return found
 
 

@@ -1104,6 +1104,9 @@ def test_what_has_no_elements_to_compare(tmp_path: Path, parts: Parts) -> None:
             "_extra_state": "it is dict, and no tensor",
             "lazy.weight": "it is not initialized until its module runs",
         }
+    tensorizer_ops.save(tmp_path / "m.tensors", {"lazy.weight": torch.ones(3, 3)})
+    assert attest(extra, tmp_path / "m.tensors").missing == []
+    tensorizer_ops.save(tmp_path / "m.tensors", {"one": torch.ones(8, 8)})
     found = attest({"one": torch.empty(8, 8, device="meta")}, tmp_path / "m.tensors")
     assert found.not_compared == {"one": "it is on the meta device, and has no values"}
 
