@@ -209,9 +209,8 @@ void define_reader_internals(torch::Library& library) {
            method(+[](FileReader& reader, std::string name) { return reader.chunk_digests(name); }))
       .def("remote_version", method(+[](FileReader& reader) { return reader.remote_version(); }))
       .def("signed_as", method(+[](FileReader& reader) { return reader.signed_as(); }))
-      .def("detach_if_signed", method(+[](FileReader& reader, Tensors tensors) {
-             reader.detach_if_signed(tensors);
-           }))
+      .def("detach_if_signed",
+           method(+[](FileReader& reader, Tensors tensors) { reader.detach_if_signed(tensors); }))
       .def("can_map", method(+[](FileReader& reader) { return reader.can_map(); }))
       .def("header_suffices", method(+[](FileReader& reader, std::int64_t tensor) {
              return reader.header_suffices(static_cast<std::uint32_t>(tensor));
