@@ -226,10 +226,11 @@ def verify(
     signer, subject, _, listed, ignored = _core.open_signature(
         bundle, place.uri, policy, as_pairs(given)
     )
+    every = [name for name, _ in listed]
     prefix, counted = "", dict[str, str]()
     if place.only is None:
+        _core.refuse_name_of_file(place.uri, every)
         prefix, counted = place.folder.names_from(bundle, given.get("signed_folder"))
-    every = [name for name, _ in listed]
     names = [place.only] if place.only else place.folder.listed(prefix, every)
     if place.only is None and (folder := place.folder.path) is not None:
         refuse_links(folder, names)

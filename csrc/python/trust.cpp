@@ -134,9 +134,12 @@ void define_trust(nb::module_& module) {
   module.def("has_name_of_file", [](const std::string& uri) {
     return run([&](Cancel& /*cancel*/) { return has_name_of_file(uri); });
   });
-  module.def("refuse_name_of_file", [](const std::string& folder) {
-    run([&](Cancel& /*cancel*/) { refuse_name_of_file(folder); });
-  });
+  module.def(
+      "refuse_name_of_file",
+      [](const std::string& folder, const std::vector<std::string>& listed) {
+        run([&](Cancel& /*cancel*/) { refuse_name_of_file(folder, listed); });
+      },
+      nb::arg(), nb::arg() = std::vector<std::string>());
   module.def("trust_in", &trust_in);
   module.def("open_signature", &open_signature);
   module.def("signed_path", [](const std::string& uri) {

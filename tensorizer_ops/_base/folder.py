@@ -135,10 +135,12 @@ class Folder:
                     "all of its files, and no option 'signature' names a bundle elsewhere"
                 ) from error
             _, root, _, files, ignored = found
+            every = [name for name, _ in files]
+            _core.refuse_name_of_file(self._place, every)
             prefix, counted = self.names_from(bundle, self._given.get("signed_folder"))
             # Not one that is beside a file, or in a folder in this one.
             self._given.update(counted, signature=bundle, subject=root)
-            listed = self.listed(prefix, [name for name, _ in files])
+            listed = self.listed(prefix, every)
             self._listed = [*listed, *([self.bundle] if self.bundle else [])]
             self._left_out = [*within(prefix, NEVER_SIGNED), *inside(self.path, bundle)]
             self._ignored = within(prefix, ignored)

@@ -234,6 +234,39 @@ def test_a_folder_in_the_place_of_a_file(
             read(folder, options=signer.options)
 
 
+@pytest.mark.parametrize("name", ["weights.odd", "model-00001-of-00002", "weights"])
+@pytest.mark.parametrize("on_server", [False, True])
+def test_a_folder_in_the_place_of_a_file_of_any_name(
+    tmp_path: Path, signer: Signer, web: Web, name: str, on_server: bool
+) -> None:
+    """Another file that was signed together with it is in the folder."""
+    folder = web.root / f"any-{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+
+    def place(end: str) -> str:
+        return web.url(f"{folder.name}/{end}") if on_server else f"{folder}/{end}"
+
+    tensorizer_ops.save(folder / name, {"w": torch.ones(1)}, options={"format": "safetensors"})
+    tensorizer_ops.save(folder / "model.safetensors", {"w": torch.zeros(1)})
+    options = {**signer.options, "subject": tensorizer_ops.sign(folder, key=signer.private)}
+    assert tensorizer_ops.load(place(name), options=options)["w"].tolist() == [1]
+    (folder / name).rename(tmp_path / "file")
+    (folder / name).mkdir()
+    for file in ("model.safetensors", "model.sig"):
+        shutil.copy(folder / file, folder / name)
+    uses: list[Callable[[], object]] = [
+        lambda: tensorizer_ops.load(place(name), options=options),
+        lambda: trust.verify(
+            place(name), policy=options["trust"], options={"subject": options["subject"]}
+        ),
+        lambda: tensorizer_ops.download(place(name), tmp_path / "copy", options=options),
+    ]
+    for use in uses:
+        with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
+            use()
+    assert tensorizer_ops.load(place(f"{name}/"), options=options)["w"].tolist() == [0]
+
+
 @pytest.mark.parametrize("name", ["m.tensors#1", "m%2Etensors", "M.Tensors?a=b"])
 def test_a_folder_in_the_place_of_a_file_on_a_server(
     tmp_path: Path, signer: Signer, web: Web, name: str
@@ -257,6 +290,10 @@ def test_a_folder_in_the_place_of_a_file_on_a_server(
         ("m.tensors%252F", True),
         ("tokenizer.model", True),
         ("vocab.txt", True),
+        ("m.sft", True),
+        ("m.ST", True),
+        ("m.tensors.enc", True),
+        ("m.tensors.zst", True),
         ("m.tensors/", False),
         ("m.tensors/?a=b%2F", False),
         ("m.tensors/b", False),

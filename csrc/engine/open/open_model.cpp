@@ -14,6 +14,7 @@
 #include "engine/open/read_shard_index.h"
 #include "engine/open/shard_names.h"
 #include "engine/open/sharded_source.h"
+#include "format/other_formats.h"
 #include "format/safetensors/shard_index.h"
 #include "io/missing.h"
 #include "io/places/open.h"
@@ -30,10 +31,10 @@ constexpr std::uint64_t kMostStart = 1 << 20;
 
 constexpr std::string_view kTensorsSuffix = ".tensors";
 
-// The suffixes of files that models have: a folder with one may stand in the place of such a file.
-constexpr std::string_view kSuffixesOfFiles[] = {
-    kTensorsSuffix, kSingleSuffix, ".json", ".ckpt", ".pt",      ".pth",   ".bin", ".model", ".txt",
-    ".gguf",        ".h5",         ".onnx", ".npz",  ".msgpack", ".jinja", ".py",  ".md"};
+// What names of files of models end in, besides those of other formats: a folder with such a name
+// may stand in the place of a file.
+constexpr std::string_view kEndings[] = {kTensorsSuffix, kSingleSuffix, ".st", ".enc",
+                                         ".model",       ".jinja",      ".py"};
 
 // What servers may ignore at the end of a name.
 constexpr std::string_view kIgnoredEnds{" ./\\\t\r\n\0", 8};
@@ -72,6 +73,11 @@ std::vector<std::string> listed_beside(const std::string& single) {
   const std::size_t name = single.rfind('/') + 1;
   const std::string stem = single.substr(name, single.size() - name - kSingleSuffix.size());
   return SaveRecord::listed(single.substr(0, name), stem);
+}
+
+bool ends_as_file(std::string_view name) {
+  const std::string_view ending = name.substr(std::min(name.rfind('.'), name.size()));
+  return is_ending_of_other_format(ending) || std::ranges::find(kEndings, ending) != end(kEndings);
 }
 
 bool has_file(std::span<const std::string> names, std::string_view file) {
@@ -173,11 +179,13 @@ class Opener {
       // It would keep the signature of a model that has been replaced since.
       shared_.access = std::make_shared<SharedAccess>();
       uri_ = file_of(given_, cancel_);
-      if (uri_ != given_ && !options_from(shared_.given, &signed_options).trust.empty()) {
-        refuse_name_of_file(given_);
-      }
+      const bool is_signed = !options_from(shared_.given, &signed_options).trust.empty();
+      if (is_signed && uri_ != given_) refuse_name_of_file(given_);
       std::unique_ptr<Source> file = open_file(tries == kMostTries);
       if (!file) continue;
+      if (is_signed && uri_ != given_) {
+        refuse_name_of_file(given_, signed_names(*shared_.access));
+      }
       if (!is_index(*file)) return file;
       if (file->checks_at_end()) file->confirm(cancel_);
       ShardIndex index = read_shard_index(*file, cancel_);
@@ -314,15 +322,21 @@ bool has_name_of_file(const std::string& uri) {
   const std::string_view whole = without_ignored_end(path);
   const std::string_view name = whole.substr(whole.rfind('/') + 1);  // npos + 1 is 0
   const std::string_view start = without_ignored_end(name.substr(0, name.find_first_of(kMarks)));
-  return std::ranges::any_of(kSuffixesOfFiles, [&](std::string_view suffix) {
-    return name.ends_with(suffix) || start.ends_with(suffix);
-  });
+  return ends_as_file(name) || ends_as_file(start);
 }
 
-void refuse_name_of_file(const std::string& folder) {
-  if (!has_name_of_file(folder)) return;
+void refuse_name_of_file(const std::string& folder, std::span<const std::string> listed) {
+  const std::string path = signed_path(folder);
+  const std::size_t own = path.rfind('/') + 1;
+  const bool is_listed = own < path.size() && std::ranges::any_of(
+                                                  listed,
+                                                  [&](std::string_view file) {
+                                                    return file.substr(file.rfind('/') + 1) ==
+                                                           std::string_view(path).substr(own);
+                                                  });
+  if (!is_listed && !has_name_of_file(folder)) return;
   throw Error(ErrorKind::Crypto,
-              quote(without_secrets(signed_path(folder)), 4096) +
+              quote(without_secrets(path), 4096) +
                   ": it is a folder with the name of a file, which nobody can have signed under "
                   "this name: with the option 'trust', give the path of a file in it");
 }

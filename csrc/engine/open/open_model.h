@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/cancel.h"
@@ -26,8 +27,9 @@ std::unique_ptr<Source> open_model(const std::string& uri, const LoadOptions& op
 // somebody means a folder.
 bool has_name_of_file(const std::string& uri);
 
-// Throws Crypto for a folder with such a name. It may have been put in the place of a file that
-// must be signed, with a file in it that was signed under another name.
-void refuse_name_of_file(const std::string& folder);
+// Throws Crypto for a folder with such a name, or with that of one of the files that its bundle has
+// `listed`. It may have been put in the place of a file that must be signed, with a file in it that
+// was signed under another name.
+void refuse_name_of_file(const std::string& folder, std::span<const std::string> listed = {});
 
 }  // namespace tensorizer

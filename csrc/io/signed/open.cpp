@@ -40,6 +40,12 @@ class JobBundle {
     return *manifest_;
   }
 
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const ManifestFile& file : manifest_->files) names.push_back(file.name);
+    return names;
+  }
+
   // Returns what the bundle says of the file with this path. Throws Crypto if that is nothing.
   const ManifestFile* find(std::string name, const std::string& label) const {
     if (name.starts_with(folder_)) {
@@ -103,6 +109,8 @@ class JobBundle {
   std::string label_;
   std::unique_ptr<const Manifest> manifest_;
 };
+
+std::shared_ptr<JobBundle> make_bundle() { return std::make_shared<JobBundle>(); }
 
 }  // namespace
 
@@ -186,8 +194,8 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
                     ": option 'trust' needs a file whose size is known and that can be "
                     "read at any offset");
   }
-  const auto make = [] { return std::make_shared<JobBundle>(); };
-  const std::shared_ptr<JobBundle> bundle = access ? access->get<JobBundle>(make) : make();
+  const std::shared_ptr<JobBundle> bundle =
+      access ? access->get<JobBundle>(&make_bundle) : make_bundle();
   const Manifest& manifest = bundle->manifest(uri, options, neighbours, cancel);
   const ManifestFile& listed = *bundle->find(neighbours.path(uri), file->label());
   const bool in_shards = manifest.in_shards();
@@ -206,6 +214,10 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
   auto source = std::make_unique<OnePassSource>(std::move(file), std::move(shards));
   if (options.hash_first) source->confirm(cancel);
   return source;
+}
+
+std::vector<std::string> signed_names(SharedAccess& access) {
+  return access.get<JobBundle>(&make_bundle)->names();
 }
 
 }  // namespace tensorizer

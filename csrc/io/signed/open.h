@@ -68,4 +68,7 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
                                       const std::shared_ptr<SharedAccess>& access,
                                       const Neighbours& neighbours, Cancel& cancel);
 
+// Returns the names of all files in the bundle that signed_source() has read with this `access`.
+std::vector<std::string> signed_names(SharedAccess& access);
+
 }  // namespace tensorizer
