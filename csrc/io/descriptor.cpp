@@ -13,6 +13,13 @@
 
 namespace tensorizer {
 
+namespace {
+
+// How often to try to open a file on which another process has a lease.
+constexpr std::chrono::milliseconds kLeaseInterval{5};
+
+}  // namespace
+
 int Descriptor::close() noexcept {
   if (number_ < 0) return 0;
   // On Linux the descriptor is gone even when close() was interrupted.
@@ -27,6 +34,14 @@ Descriptor open_descriptor(int folder, const std::string& path, int flags, unsig
   for (;;) {
     const int number = openat(folder, path.c_str(), flags | O_CLOEXEC, mode);
     if (number >= 0 || errno != EINTR) return Descriptor(number);
+  }
+}
+
+Descriptor open_unblocked(const std::string& path, int flags, Cancel& cancel, unsigned mode) {
+  for (;;) {
+    Descriptor file = open_descriptor(AT_FDCWD, path, flags | O_NONBLOCK, mode);
+    if (file || errno != EWOULDBLOCK) return file;
+    cancel.sleep(kLeaseInterval);
   }
 }
 

@@ -13,9 +13,9 @@ namespace tensorizer {
 namespace {
 
 // A file that another user has created may be open for reads only.
-Descriptor open_lock(const std::string& path) {
-  Descriptor file = open_descriptor(AT_FDCWD, path, O_CREAT | O_RDWR | O_NOFOLLOW, 0666);
-  if (!file) file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+Descriptor open_lock(const std::string& path, Cancel& cancel) {
+  Descriptor file = open_unblocked(path, O_CREAT | O_RDWR | O_NOFOLLOW, cancel, 0666);
+  if (!file) file = open_unblocked(path, O_RDONLY | O_NOFOLLOW, cancel);
   return file;
 }
 
@@ -34,7 +34,7 @@ bool has_name(const Descriptor& file) noexcept {
 // path again, which creates a new one.
 FileLock::FileLock(std::string path, Cancel& cancel) : path_(std::move(path)) {
   do {
-    file_ = open_lock(path_);
+    file_ = open_lock(path_, cancel);
     while (file_ && !(holds_ = lock_file(file_)) && errno == EWOULDBLOCK && has_name(file_)) {
       cancel.sleep(kPollInterval);
     }

@@ -152,7 +152,7 @@ void SaveRecord::clean_up_others(std::span<const std::string> names, Cancel& can
   for (const std::string& name : names) {
     if (!is_record(name, start) || name == start + tag_) continue;
     const std::string path = folder_ + name;
-    const Descriptor record = open_descriptor(AT_FDCWD, path, O_RDWR | O_NOFOLLOW);
+    const Descriptor record = open_unblocked(path, O_RDWR | O_NOFOLLOW, cancel);
     shared_ |= !record || !lock_file(record) || !clean_up(record, path, cancel);
   }
 }

@@ -261,6 +261,24 @@ TEST_F(IoTest, RespectsPermissions) {
   chmod((folder_ / "shut").c_str(), 0755);
 }
 
+TEST_F(IoTest, CanBeStoppedWhileItWaitsForALease) {
+  fs::create_directory(folder_ / "shut");
+  write_file(folder_ / "shut/open", "old");
+  chmod((folder_ / "shut/open").c_str(), 0666);
+  chmod((folder_ / "shut").c_str(), 0555);
+  chmod(folder_.path().c_str(), 0777);
+  const Lease lease(folder_ / "shut/open");
+  as_ordinary_user([&] {
+    const Polls polls([&](int) {
+      if (lease.is_waited_for()) throw Error(ErrorKind::Cancelled, "stopped");
+    });
+    if (lease.is_taken()) {
+      EXPECT_EQ(kind_of([&] { sink(folder_ / "shut/open"); }), ErrorKind::Cancelled);
+    }
+  });
+  chmod((folder_ / "shut").c_str(), 0755);
+}
+
 // On ext4 the system inserts room for the head; on tmpfs the bytes are copied.
 class GrowthTest : public IoTest, public testing::WithParamInterface<std::string> {};
 

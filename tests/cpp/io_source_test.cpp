@@ -72,6 +72,24 @@ TEST_F(IoTest, RefusesWhatIsNoFile) {
   EXPECT_EQ(error_of([&] { sink("fd:12345"); }).system_errno(), EBADF);
 }
 
+TEST_F(IoTest, WaitsForALeaseAndCanBeStopped) {
+  write_file(folder_ / "f", "data");
+  for (const bool is_released : {true, false}) {
+    const Lease lease(folder_ / "f");
+    if (!lease.is_taken()) GTEST_SKIP() << "this file system has no leases";
+    const Polls polls([&](int) {
+      if (!lease.is_waited_for()) return;
+      if (!is_released) throw Error(ErrorKind::Cancelled, "stopped");
+      lease.release();
+    });
+    if (is_released) {
+      EXPECT_EQ(read(*source(folder_ / "f"), 0, 4), "data");
+    } else {
+      EXPECT_EQ(kind_of([&] { source(folder_ / "f"); }), ErrorKind::Cancelled);
+    }
+  }
+}
+
 TEST_F(IoTest, ReadsADescriptorFromItsPosition) {
   write_file(folder_ / "f", "0123456789");
   const Descriptor file(open((folder_ / "f").c_str(), O_RDONLY | O_CLOEXEC));

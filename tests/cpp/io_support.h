@@ -2,7 +2,9 @@
 // write them.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "base/cancel.h"
+#include "io/descriptor.h"
 #include "io/places/open.h"
 #include "support.h"
 #include "tensorizer_ops/hooks.h"
@@ -87,6 +90,23 @@ class Polls {
   static inline std::atomic<std::thread::id> owner_;
   std::function<void(int)> told_;
   int count_ = 0;
+};
+
+// A lease on a file, which every open() of it waits for, also of this process.
+class Lease {
+ public:
+  explicit Lease(const fs::path& path) : file_(open(path.c_str(), O_RDWR | O_CLOEXEC)) {
+    fcntl(file_.get(), F_SETSIG, SIGURG);  // is ignored; the usual signal ends the process
+    is_taken_ = fcntl(file_.get(), F_SETLEASE, F_WRLCK) == 0;
+  }
+
+  bool is_taken() const { return is_taken_; }  // false if the file system has no leases
+  bool is_waited_for() const { return fcntl(file_.get(), F_GETLEASE) != F_WRLCK; }
+  void release() const { fcntl(file_.get(), F_SETLEASE, F_UNLCK); }
+
+ private:
+  const Descriptor file_;
+  bool is_taken_ = false;
 };
 
 // Runs an action on another thread once a job on this thread waits.

@@ -94,11 +94,12 @@ Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
 }
 
 std::unique_ptr<Sink> open_in_place(const std::string& path, InPlaceEnd end,
-                                    const SinkOptions& options) {
+                                    const SinkOptions& options, Cancel& cancel) {
   // Reading is needed only to move the body up behind a head that outgrows its room.
-  Descriptor file = open_descriptor(AT_FDCWD, path, O_RDWR);
-  if (!file && errno == EACCES) file = open_descriptor(AT_FDCWD, path, O_WRONLY);
+  Descriptor file = open_unblocked(path, O_RDWR, cancel);
+  if (!file && errno == EACCES) file = open_unblocked(path, O_WRONLY, cancel);
   if (!file) throw system_error(errno, "cannot save to", path);
+  fcntl(file.get(), F_SETFL, 0);
   return in_place_sink(std::move(file), 0, end, path, options);
 }
 
@@ -109,12 +110,13 @@ void must_be_writable(const std::string& path) {
   }
 }
 
-std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions& options) {
+std::unique_ptr<Sink> open_file_sink(const std::string& path, const SinkOptions& options,
+                                     Cancel& cancel) {
   must_be_writable(path);
   if (const std::string target = follow_links(path); !target.empty()) {
     if (std::unique_ptr<Sink> sink = replacing_sink(target, options)) return sink;
   }
-  return open_in_place(path, InPlaceEnd::Cut, options);
+  return open_in_place(path, InPlaceEnd::Cut, options, cancel);
 }
 
 // `name`: for messages.
@@ -131,17 +133,12 @@ std::unique_ptr<Source> open_descriptor_source(int number, const std::string& na
   return file_source(std::move(file), start, name, access);
 }
 
-std::unique_ptr<Source> open_path_source(const std::string& path, FileAccess access) {
+std::unique_ptr<Source> open_path_source(const std::string& path, FileAccess access,
+                                         Cancel& cancel) {
   if (const int number = descriptor_alias(path); number >= 0) {
     return open_descriptor_source(number, path, access);
   }
-  // O_NONBLOCK: opening a FIFO would otherwise block until it has a writer, and ignore a cancel.
-  Descriptor file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
-  // Another process holds a lease on the file. An open without O_NONBLOCK waits until it releases
-  // it.
-  if (!file && errno == EWOULDBLOCK) {
-    file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NOCTTY);
-  }
+  Descriptor file = open_unblocked(path, O_RDONLY | O_NOCTTY, cancel);
   if (!file) {
     const int number = errno;
     const Error error = system_error(number, "cannot open", path);
@@ -202,11 +199,11 @@ std::unique_ptr<Sink> open_path_sink(const std::string& path, const SinkOptions&
     if (!options.replaces.empty()) must_be_writable(options.replaces);
     return replacing_sink(follow_links(path), options);
   }
-  if (S_ISREG(status.st_mode)) return open_file_sink(path, options);
+  if (S_ISREG(status.st_mode)) return open_file_sink(path, options, cancel);
   if (const std::string target = follow_links(path); may_be_planted(target).value_or(false)) {
     refuse_planted(path, "stream or device");
   }
-  if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options);
+  if (S_ISBLK(status.st_mode)) return open_in_place(path, InPlaceEnd::Nothing, options, cancel);
   if (S_ISFIFO(status.st_mode)) {
     return stream_sink(open_fifo_for_writing(path, cancel), true, path);
   }
@@ -235,12 +232,12 @@ std::string follow_links(std::string path) {
 }
 
 std::unique_ptr<Source> open_local_source(const std::string& uri, const SourceOptions& options,
-                                          Cancel&) {
+                                          Cancel& cancel) {
   const Uri split = split_uri(uri);
   if (split.scheme == "fd") {
     return open_descriptor_source(parse_descriptor(split.rest), uri, options.file_access);
   }
-  return open_path_source(local_path(split), options.file_access);
+  return open_path_source(local_path(split), options.file_access, cancel);
 }
 
 namespace {

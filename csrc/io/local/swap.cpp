@@ -19,7 +19,7 @@ namespace {
 
 // Returns whether the file has this content; null is no file.
 bool has_content(const std::string& path, std::optional<ConstBytes> content, Cancel& cancel) {
-  const Descriptor file = open_descriptor(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
+  const Descriptor file = open_unblocked(path, O_RDONLY, cancel);
   if (!file && errno != ENOENT) throw system_error(errno, "cannot open", path);
   if (!file || !content) return !file && !content;
   struct stat status;

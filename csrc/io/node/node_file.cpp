@@ -87,10 +87,10 @@ NodeFile::NodeFile(const std::string& folder, const std::string& content, std::u
 // process has locked it, too, keeps the name.
 void NodeFile::open(Cancel& cancel) {
   do {
-    file_ = open_descriptor(AT_FDCWD, path_, O_RDWR | O_NOFOLLOW);
+    file_ = open_unblocked(path_, O_RDWR | O_NOFOLLOW, cancel);
     if (!file_ && errno == ENOENT) {
       remove_unused();
-      file_ = open_descriptor(AT_FDCWD, path_, O_CREAT | O_RDWR | O_NOFOLLOW, 0600);
+      file_ = open_unblocked(path_, O_CREAT | O_RDWR | O_NOFOLLOW, cancel, 0600);
     }
     if (!file_) throw system_error(errno, "cannot open", path_);
     struct stat status;
@@ -115,7 +115,8 @@ void NodeFile::remove_unused() const {
   std::error_code failure;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, failure)) {
     if (!entry.path().filename().string().starts_with(kPrefix)) continue;
-    const Descriptor file = open_descriptor(AT_FDCWD, entry.path(), O_RDWR | O_NOFOLLOW);
+    const Descriptor file =
+        open_descriptor(AT_FDCWD, entry.path(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
     if (file && lock_bytes(file.get(), F_WRLCK, kUsers, kUsers + 1, entry.path())) {
       unlink(entry.path().c_str());
     }
