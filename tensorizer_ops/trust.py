@@ -380,8 +380,8 @@ def _place_of(model: Target, options: Options) -> _Place:
         parent, _, name = place.rstrip("/").rpartition("/")
         if place.lower().startswith(("http://", "https://")):
             name = urllib.parse.unquote(name)
-        elif has_no_folders(place):
-            name += mark + query  # which names the tensors behind a socket
+        elif place.lower().startswith("unix://"):
+            _, _, name = _core.signed_path(to_uri(model)).rpartition("/")
         folder = Folder(parent + mark + query, options)
         whole = Folder(model, options)
         refuse_path(name)

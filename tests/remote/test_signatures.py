@@ -17,7 +17,7 @@ import torch
 from cryptography.hazmat.primitives import serialization
 
 import tensorizer_ops
-from local_servers.redis_server import RedisServer
+from local_servers.redis_server import RedisServer, redis_server
 from local_servers.s3_server import S3
 from local_servers.web import Web
 from support.command import run
@@ -683,6 +683,41 @@ def test_a_place_without_other_files(
     tensorizer_ops.sign(uri, key=signer.private, signature=bundle)
     options = signer.options | {"signature": str(bundle)}
     assert_same(tensorizer_ops.load(uri, options=options), tensors)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "folder"),
+    [
+        ("prefix=m.tensors", ""),
+        ("prefix=a%2Fm%2Etensors&db=1", "?prefix=a"),
+        ("db=1&prefix=a/m.tensors", "?db=1&prefix=a%2F"),
+    ],
+)
+def test_a_file_behind_a_socket(
+    tmp_path: Path,
+    signer: Signer,
+    tensors: dict[str, torch.Tensor],
+    parameters: str,
+    folder: str,
+) -> None:
+    """Its name is that in the prefix."""
+    socket, bundle = tmp_path / "r.sock", tmp_path / "bundle.sig"
+    given: dict[str, str] = {**signer.options, "signature": str(bundle)}
+    with redis_server(tmp_path, "--unixsocket", str(socket)):
+        uri = f"unix://{socket}?{parameters}"
+        tensorizer_ops.save(uri, tensors)
+        tensorizer_ops.sign(uri, key=signer.private, signature=bundle)
+        assert_same(tensorizer_ops.load(uri, options=given), tensors)
+        found = trust.verify(uri, policy=signer.options["trust"], signature=bundle)
+        assert found.files == ["m.tensors"]
+        counted = given | {"signed_folder": f"unix://{socket}{folder}"}
+        assert_same(tensorizer_ops.load(uri, options=counted), tensors)
+        with pytest.raises(errors.Crypto, match="not in the folder that was signed"):
+            tensorizer_ops.load(uri, options=given | {"signed_folder": "unix:///tmp?prefix=b"})
+        other = f"unix://{socket}?prefix=other.tensors"
+        tensorizer_ops.save(other, tensors)
+        with pytest.raises(errors.Crypto, match="it is not signed"):
+            tensorizer_ops.load(other, options=given)
 
 
 def test_keys_in_the_place_of_their_names_are_not_shown(model: Path, signer: Signer) -> None:

@@ -18,6 +18,7 @@
 #include "io/local/open.h"
 #include "io/node/open.h"
 #include "io/place_kind.h"
+#include "io/redis/address.h"
 #include "io/redis/open.h"
 #include "io/s3/open.h"
 #include "io/secret.h"
@@ -193,6 +194,7 @@ std::string absolute_path(const std::string& path) {
 std::string signed_path(const std::string& uri) {
   const std::string_view folder = folder_of(uri);
   if (folder == local_files.folder) return absolute_path(expand_home(local_path(split_uri(uri))));
+  if (folder == redis_files.folder) return redis_path(uri);
   // The Hub takes names as they are.
   if (folder != web_servers.folder) return without_login(uri);
   std::string path = uri.substr(0, uri.find_first_of("?#"));

@@ -27,6 +27,7 @@ class Parser {
     scheme_ = uri.scheme;
     if (scheme_ == "unix") {
       take_unix(uri.rest);
+      if (address_.prefix.empty()) refuse("names no prefix of keys: " + form());
     } else if (scheme_ == "redis" || scheme_ == "rediss") {
       address_.tls = scheme_ == "rediss";
       take_network(uri.rest);
@@ -34,6 +35,13 @@ class Parser {
       refuse("has a scheme that is not one of Redis");
     }
     return std::move(address_);
+  }
+
+  // Returns where a file behind a socket is, or all of its files if there is no prefix.
+  std::string path(const Uri& uri) {
+    scheme_ = uri.scheme;
+    take_unix(uri.rest);
+    return "unix://" + address_.socket + '/' + address_.prefix;
   }
 
  private:
@@ -113,7 +121,6 @@ class Parser {
             "password are the options 'redis_user' and 'redis_password'");
       }
     }
-    if (address_.prefix.empty()) refuse("names no prefix of keys: " + form());
   }
 
   std::string decoded(std::string_view text, const std::string& what) const {
@@ -146,6 +153,11 @@ class Parser {
 };
 
 }  // namespace
+
+std::string redis_path(const std::string& uri) {
+  const Uri split = split_uri(uri);
+  return split.scheme == "unix" ? Parser(uri).path(split) : without_login(uri);
+}
 
 RedisAddress redis_address(const std::string& uri, const RedisOptions& options) {
   RedisAddress address = Parser(uri).parse(split_uri(uri));

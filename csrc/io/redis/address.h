@@ -30,4 +30,8 @@ struct RedisAddress final : Redactor {
 // for a malformed URI, and for a user without a password.
 RedisAddress redis_address(const std::string& uri, const RedisOptions& options);
 
+// Returns a URI without login and parameters, which ends in the prefix, if that is given
+// (signed_path() in io/places/open.h).
+std::string redis_path(const std::string& uri);
+
 }  // namespace tensorizer
