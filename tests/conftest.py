@@ -148,3 +148,5 @@ def torch_defaults() -> Iterator[None]:
     yield
     assert torch.get_default_dtype() == torch.float32
     torch.set_default_device(None)
+    if torch.distributed.is_initialized():  # as DTensors need
+        torch.distributed.destroy_process_group()
