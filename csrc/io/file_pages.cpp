@@ -98,8 +98,7 @@ std::vector<FilePages> file_pages() {
 void detach_from_files(const std::vector<Bytes>& memory) {
   const std::vector<Range> wanted = pages_of(memory);
   if (wanted.empty()) return;
-  // What is replaced may also have memory that another job has asked for, and does not write to
-  // yet.
+  // A page may have memory of another job, which writes to it as soon as its own call has returned.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   for (const FilePages& pages : file_pages()) {

@@ -199,7 +199,7 @@ std::uint64_t extent(const at::Tensor& tensor) {
 void detach_from_files(std::span<const at::Tensor> tensors) {
   std::vector<Bytes> memory;
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_cpu() || tensor.numel() == 0) continue;
+    if (!tensor.is_cpu() || tensor.numel() == 0 || !lacks_memory(tensor).empty()) continue;
     // Torch's own memory is of no file, and the list of files is long.
     const c10::DeleterFnPtr deleter = tensor.storage().data_ptr().get_deleter();
     if (deleter == c10::GetCPUAllocator()->raw_deleter()) continue;
