@@ -34,7 +34,6 @@ NO_MESSAGE = re.compile(
     r"|^wrong version number$|^packet length too long$|^unsupported protocol$"
     r"|^alert protocol version$|^SSL-enabled server$"
     r"|^\[enforce fail|^unexpected eof$|^unknown ca$|^ERR max|^allocate memory$|^memory on cpu$"
-    r"|^/anon_hugepage"
 )
 # What messages call the things that they are about.
 NAMES = {

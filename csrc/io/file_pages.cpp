@@ -13,7 +13,6 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
-#include <new>
 #include <string>
 
 #include "base/error.h"
@@ -21,6 +20,11 @@
 namespace tensorizer {
 
 namespace {
+
+constexpr const char* kMaps = "/proc/self/maps";
+
+// A job takes this much memory more.
+constexpr std::uintptr_t kDetachedAtOnce = 64 << 20;
 
 // The addresses of whole pages.
 struct Range {
@@ -34,8 +38,7 @@ Range addresses_of(Bytes bytes) {
 }
 
 // Returns the pages of memory in order, and those side by side as one range.
-std::vector<Range> pages_of(const std::vector<Bytes>& memory) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+std::vector<Range> pages_of(const std::vector<Bytes>& memory, std::uintptr_t page) {
   std::vector<Range> all;
   for (const Bytes bytes : memory) {
     const Range range = addresses_of(bytes);
@@ -53,12 +56,21 @@ std::vector<Range> pages_of(const std::vector<Bytes>& memory) {
   return joined;
 }
 
-void detach(const Range& range, int protection) {
-  void* const place = reinterpret_cast<void*>(range.begin);
-  const std::size_t size = range.end - range.begin;
+[[noreturn]] void refuse(int system_errno) {
+  const char* const hint =
+      system_errno == ENOMEM ? ", or too many mappings (vm.max_map_count)" : "";
+  throw Error(system_errno == ENOMEM ? ErrorKind::OutOfMemory : ErrorKind::SystemError,
+              std::string("cannot detach a tensor from the file that it is mapped from: ") +
+                  std::strerror(system_errno) + hint + ": give it a clone()",
+              system_errno);
+}
+
+// What others write to these pages meanwhile may be lost.
+void detach(std::uintptr_t begin, std::size_t size, int protection) {
+  void* const place = reinterpret_cast<void*>(begin);
   void* const fresh =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (fresh == MAP_FAILED) throw std::bad_alloc();
+  if (fresh == MAP_FAILED) refuse(errno);
   std::memcpy(fresh, place, size);
   if (mprotect(fresh, size, protection) == 0 &&
       mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, place) != MAP_FAILED) {
@@ -66,14 +78,14 @@ void detach(const Range& range, int protection) {
   }
   const int failure = errno;
   munmap(fresh, size);
-  throw system_error(failure, "cannot replace pages of", "a file");
+  refuse(failure);
 }
 
 }  // namespace
 
 std::vector<FilePages> file_pages() {
   std::vector<FilePages> all;
-  std::ifstream maps("/proc/self/maps");
+  std::ifstream maps(kMaps);
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0;
     unsigned long end = 0;
@@ -83,8 +95,8 @@ std::vector<FilePages> file_pages() {
     unsigned long inode = 0;
     const bool is_read = std::sscanf(line.c_str(), "%lx-%lx %4c %*x %x:%x %lu", &begin, &end,
                                      flags.data(), &major_number, &minor_number, &inode) == 6;
-    // The second are huge pages that no file is behind.
-    if (!is_read || inode == 0 || line.ends_with(" /anon_hugepage (deleted)")) continue;
+    // A server of files may give one the inode 0.
+    if (!is_read || (inode == 0 && major_number == 0 && minor_number == 0)) continue;
     const int protection = (flags[0] == 'r' ? PROT_READ : 0) | (flags[1] == 'w' ? PROT_WRITE : 0) |
                            (flags[2] == 'x' ? PROT_EXEC : 0);
     all.push_back({{reinterpret_cast<std::byte*>(begin), end - begin},
@@ -92,11 +104,13 @@ std::vector<FilePages> file_pages() {
                    flags[3] == 'p',
                    protection});
   }
+  if (!maps.eof()) throw system_error(errno, "cannot read", kMaps);
   return all;
 }
 
 void detach_from_files(const std::vector<Bytes>& memory) {
-  const std::vector<Range> wanted = pages_of(memory);
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::vector<Range> wanted = pages_of(memory, page);
   if (wanted.empty()) return;
   // A page may have memory of another job, which writes to it as soon as its own call has returned.
   static std::mutex mutex;
@@ -106,8 +120,14 @@ void detach_from_files(const std::vector<Bytes>& memory) {
     const Range mapped = addresses_of(pages.bytes);
     for (auto next = std::ranges::upper_bound(wanted, mapped.begin, {}, &Range::end);
          next != wanted.end() && next->begin < mapped.end; ++next) {
-      detach({std::max(next->begin, mapped.begin), std::min(next->end, mapped.end)},
-             pages.protection);
+      const std::uintptr_t begin = std::max(next->begin, mapped.begin);
+      const std::uintptr_t end = std::min(next->end, mapped.end);
+      // Other tensors lie on the first and the last page too, so these take no longer than they
+      // must.
+      for (std::uintptr_t at = begin, size = page; at < end; at += size) {
+        size = at == begin || at + page == end ? page : std::min(kDetachedAtOnce, end - page - at);
+        detach(at, size, pages.protection);
+      }
     }
   }
 }

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.devices import first_use
-from tensorizer_ops._base.memory import has_memory, is_plain
+from tensorizer_ops._base.memory import has_memory, is_plain, plain_parts
 from tensorizer_ops._base.savable import fillable, held
 from tensorizer_ops._base.slices import of_boxes
 from tensorizer_ops._dcp import NAME_KEY
@@ -106,7 +106,9 @@ def fill(
             direct.append(_Direct(wanted.name, start, target.view(-1)))
         else:
             (cut if maps else copied).append((wanted, target))
-    internals.detach_if_signed([target for _, target in filled if has_memory(target)])
+    internals.detach_if_signed(
+        [part for _, target in filled for part in plain_parts(target) if has_memory(part)]
+    )
     counting = getattr(planner, "reading", nullcontext)
     if direct:
         names, starts, targets = map(list, zip(*direct, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import zlib
 from pathlib import Path
 from typing import Any, get_args
@@ -9,6 +10,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch.distributed import checkpoint as dcp
+from torch.testing._internal.two_tensor import TwoTensor
 
 import tensorizer_ops
 from support.signer import Signer
@@ -108,9 +110,6 @@ FILLS = {
     "load_into": lambda signed, mapped, signer: tensorizer_ops.load_into(
         mapped, signed, options=signer.options
     ),
-    "verify_tensors": lambda signed, mapped, signer: verify_tensors(
-        signed, mapped, options=signer.options
-    ),
     "apply": _apply,
     "dcp": _load_ranges,
 }
@@ -126,8 +125,7 @@ def test_no_file_changes_what_was_filled(
     tensors = {"w": torch.arange(100_000), "same": torch.arange(50_000)}
     tensorizer_ops.save(signed, tensors)
     tensorizer_ops.sign(signed, key=signer.private)
-    differs = fill != "verify_tensors"
-    tensorizer_ops.save(other, {**tensors, "w": tensors["w"] + differs})
+    tensorizer_ops.save(other, {**tensors, "w": tensors["w"] + 1})
     mapped = tensorizer_ops.load(other)
     FILLS[fill](signed, mapped, signer)
     data = bytes(other.stat().st_size)
@@ -138,3 +136,36 @@ def test_no_file_changes_what_was_filled(
             file.write(data)
     for name, tensor in tensors.items():
         assert torch.equal(mapped[name], tensor), name
+
+
+def test_nothing_is_filled_that_cannot_be_detached(tmp_path: Path, signer: Signer) -> None:
+    signed, other = tmp_path / "signed.tensors", tmp_path / "other.tensors"
+    tensorizer_ops.save(signed, {"w": torch.ones(9)})
+    tensorizer_ops.sign(signed, key=signer.private)
+    tensorizer_ops.save(other, {"w": torch.zeros(9)})
+    mapped = tensorizer_ops.load(other)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with tensorizer_ops.Reader(signed, options=signer.options) as reader:
+        assert list(reader) == ["w"]  # so the file is open
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(OSError, match="cannot read '/proc/self/maps': Too many open files"):
+                reader.load_into(mapped)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert not mapped["w"].any()
+        reader.load_into(mapped)
+    assert mapped["w"].all()
+
+
+def test_the_parts_of_subclasses_are_detached(tmp_path: Path, signer: Signer) -> None:
+    folder, other = tmp_path / "checkpoint", tmp_path / "other.tensors"
+    writer = checkpoint.TensorizerStorageWriter(folder)
+    dcp.save({"w": torch.ones(9)}, storage_writer=writer, no_dist=True)
+    tensorizer_ops.sign(folder, key=signer.private)
+    tensorizer_ops.save(other, {"a": torch.zeros(9), "b": torch.zeros(9)})
+    state = {"w": TwoTensor(*tensorizer_ops.load(other).values())}
+    checkpoint.load(folder, state, options=signer.options)
+    other.write_bytes(bytes(other.stat().st_size))
+    assert state["w"].a.all()
+    assert state["w"].b.all()

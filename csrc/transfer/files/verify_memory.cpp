@@ -216,7 +216,6 @@ void verify_memory(OpenFile& file, const std::vector<std::string>& names,
     details[i] = file.read_details(numbers[i], headers[i], cancel);
   });
   const std::vector<at::Tensor>& own = held.tensors();
-  if (file.source().signed_as()) detach_from_files(own);
   for (std::size_t i = 0; i < numbers.size(); ++i) check_shape(file, numbers[i], own[i]);
   MemoryCheck check(file, verify, load, cancel);
   for (std::size_t i = 0; i < numbers.size(); ++i) check.check(numbers[i], own[i], details[i]);
