@@ -13,11 +13,11 @@ from itertools import islice
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, names_in, unsigned
-from tensorizer_ops._base.targets import Target
+from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, newest, opened, read_each
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.signatures import Signatures
-from tensorizer_ops._dcp.steps import STEP_KEY, check_step
+from tensorizer_ops._dcp.steps import STEP_KEY, check_step, step_named
 from tensorizer_ops._front.inspection import File
 
 # Files that are removed at the same time.
@@ -67,7 +67,8 @@ class _Ranks:
         self._folder = folder
         self._signatures = Signatures(folder)
         self.list = opened(folder, FILE, self._signatures.loads(FILE))
-        check_step(folder, self.list.metadata())
+        shown = f"{FILE!r} in {folder.label}"
+        check_step(folder.path or folder.name, shown, self.list.metadata())
 
     def checks(self, verify: str, threads: int) -> dict[str, Callable[[], object]]:
         """Return what verifies each of the other files."""
@@ -120,7 +121,7 @@ def checks_of(
         checks |= {entry.place: partial(verify_step, folder, entry, *how) for entry in saved}
         if "trust" in options and not saved:  # anybody can write such lists
             checks["steps"] = partial(_raise_no_steps, folder)
-    elif folder.has(FILE) or _has_files_of_ranks(folder):
+    elif folder.has(FILE) or _has_files_of_ranks(folder) or step_named(to_uri(uri)):
         try:
             files = _Ranks(Folder(uri, options)).checks(verify, threads)
         except DAMAGE as error:

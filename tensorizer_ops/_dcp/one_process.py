@@ -28,6 +28,7 @@ from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, text
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
 from tensorizer_ops._dcp import CHAIN, FILE, KEY
+from tensorizer_ops._dcp.steps import check_step
 from tensorizer_ops._front.background import Save, save_async as save_tensors_async
 from tensorizer_ops._front.load_save import save as save_tensors
 from tensorizer_ops._front.reader import Reader
@@ -106,6 +107,8 @@ def load(
     with Reader(uri, device=device, options=options, threads=threads, copy=copy) as reader:
         text = _text_of(reader, label(uri))
         check_wanted(reader.metadata(), wanted, label(uri))
+        if isinstance(place := place_of(uri), str):
+            check_step(place, label(uri), reader.metadata())
         if signed is not None:
             signed += signed_contents([reader])
         if state is not None:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tensorizer_ops import errors
-from tensorizer_ops._dcp import FILE
-
-if TYPE_CHECKING:
-    from tensorizer_ops._base.folder import Folder
+from tensorizer_ops._base.targets import local_path
 
 NAME = re.compile(r"step-[0-9]{1,19}-[0-9a-f]{16}")
 # Of the metadata of a step: its name.
 STEP_KEY = "tensorizer_ops.chain.step"
 
 
-def check_step(folder: Folder, metadata: Mapping[str, str]) -> None:
-    """Raise if a folder has the name of a step, and not the files that were saved as this step."""
-    place = folder.path or folder.name.partition("?")[0].rstrip("/")
-    name = os.path.basename(os.path.normpath(place))
-    if NAME.fullmatch(name) and metadata.get(STEP_KEY) != name:
-        raise errors.InvalidFormat(f"{FILE!r} in {folder.label} is not what was saved as {name!r}")
+def step_named(uri: str) -> str | None:
+    """Return the name of the step whose folder this is; ``None`` if it is not one of a chain."""
+    path = local_path(uri)
+    if path is None:
+        places = [uri.partition("?")[0].partition("#")[0].rstrip("/")]
+    else:
+        places = [os.path.normpath(path), os.path.realpath(path)]
+    names = [os.path.basename(place) for place in places]
+    return next((name for name in names if NAME.fullmatch(name)), None)
+
+
+def check_step(uri: str, shown: str, metadata: Mapping[str, str]) -> None:
+    """Raise if a folder has the name of a step, and not what was saved as this step."""
+    name = step_named(uri)
+    if name is not None and metadata.get(STEP_KEY) != name:
+        raise errors.InvalidFormat(f"{shown} is not what was saved as {name!r}")

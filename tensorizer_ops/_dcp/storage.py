@@ -299,7 +299,7 @@ class TensorizerStorageReader(_Place, StorageReader):
         reader = torch.classes.tensorizer.Reader(folder.uri(FILE), self._loads(FILE))
         texts = self._current.texts = reader.metadata()
         self._current.signed_as = torch.classes.tensorizer._Internals(reader).signed_as()
-        check_step(folder, texts)
+        check_step(folder.path or folder.name, f"{FILE!r} in {folder.label}", texts)
         text = texts.get(KEY)
         if text is None:
             raise errors.InvalidFormat(f"{FILE!r} in {folder.label} lists no files of a checkpoint")

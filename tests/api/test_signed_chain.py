@@ -311,7 +311,9 @@ def test_a_checkpoint_whose_signature_is_there_only_later(
         run("verify", "-o", f"trust=file:{signer.public}", url, status=1)
 
 
-def test_a_step_of_ranks_in_the_place_of_another(root: Path, signer: Signer) -> None:
+def test_a_step_of_ranks_in_the_place_of_another(
+    root: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``Step.uri`` is the name of a folder, which no signature of the files in it has."""
     one, two = signed_of_ranks(root, signer, 1, 2)
     shutil.rmtree(root / two.name)
@@ -321,13 +323,29 @@ def test_a_step_of_ranks_in_the_place_of_another(root: Path, signer: Signer) -> 
     assert step.uri.endswith(two.name)
     why = "is not what was saved as 'step-2-"
     with pytest.raises(errors.InvalidFormat, match=why):
-        checkpoint.load(step.uri, **trusted)
-    with pytest.raises(errors.InvalidFormat, match=why):
         checkpoint.consolidate(step.uri, root / "all.tensors", source_options=signer.options)
+    monkeypatch.chdir(root / two.name)
+    for place in (step.uri, "."):
+        with pytest.raises(errors.InvalidFormat, match=why):
+            checkpoint.load(place, **trusted)
     done = run("verify", "-o", f"trust=file:{signer.public}", step.uri, status=1)
     assert why in done.stderr
     (root / two.name).rename(root / "best")
     assert checkpoint.load(root / "best", **trusted)["step"] == 1
+
+
+def test_a_single_file_in_the_place_of_a_step_of_ranks(root: Path, signer: Signer) -> None:
+    (step,) = signed_of_ranks(root, signer, 2)
+    place = root / step.name
+    shutil.rmtree(place)
+    place.mkdir()
+    one = place / "step-1-0000000000000001.tensors"
+    checkpoint.save(one, state_of(1), metadata={STEP_KEY: one.stem})
+    tensorizer_ops.sign(one, key=signer.private)
+    for state in (None, state_of(0)):
+        with pytest.raises(errors.InvalidFormat, match="is not what was saved as 'step-2-"):
+            checkpoint.load(place, state, options=signer.options)
+    run("verify", "-o", f"trust=file:{signer.public}", place, status=1)
 
 
 @pytest.mark.parametrize("own", range(5))
