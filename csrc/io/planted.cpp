@@ -13,6 +13,20 @@ namespace {
 
 constexpr int kMostLinks = 40;  // as in the kernel
 
+// What has a path, and its folder.
+struct Found {
+  struct stat folder;
+  struct stat made;
+};
+
+std::optional<Found> look_at(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
+  Found found;
+  if (stat(folder.empty() ? "." : folder.c_str(), &found.folder) != 0) return std::nullopt;
+  if (lstat(path.c_str(), &found.made) != 0) return std::nullopt;
+  return found;
+}
+
 }  // namespace
 
 bool may_be_anybody(uid_t user) {
@@ -38,21 +52,19 @@ bool may_be_planted(const struct stat& folder, const struct stat& made) {
 }
 
 std::optional<bool> may_be_planted(const std::string& path) {
-  const std::string folder = path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
-  struct stat above;
-  struct stat made;
-  if (stat(folder.empty() ? "." : folder.c_str(), &above) != 0) return std::nullopt;
-  if (lstat(path.c_str(), &made) != 0) return std::nullopt;
-  return may_be_planted(above, made);
+  const std::optional<Found> found = look_at(path);
+  if (!found) return std::nullopt;
+  return may_be_planted(found->folder, found->made);
 }
 
-std::optional<bool> may_lead_to_planted(std::string path) {
+std::optional<FileIdentity> own_file_at(std::string path) {
   std::error_code failure;
   for (int links = 0; links <= kMostLinks; ++links) {
-    const std::optional<bool> planted = may_be_planted(path);
-    if (planted.value_or(true)) return planted;
+    const std::optional<Found> found = look_at(path);
+    if (!found || may_be_planted(found->folder, found->made)) return std::nullopt;
+    if (!S_ISLNK(found->made.st_mode)) return FileIdentity{found->made.st_dev, found->made.st_ino};
     const std::filesystem::path target = std::filesystem::read_symlink(path, failure);
-    if (failure) return planted;
+    if (failure) return std::nullopt;
     path = std::filesystem::path(path).replace_filename(target).string();
   }
   return std::nullopt;

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "io/file_identity.h"
+
 namespace tensorizer {
 
 // Returns whether all users from outside of this user namespace, such as a container, have this
@@ -20,8 +22,8 @@ bool may_be_planted(const struct stat& folder, const struct stat& made);
 // once: others may remove theirs at any moment.
 std::optional<bool> may_be_planted(const std::string& path);
 
-// Asks that of all links on the way as well, and of the file that they lead to; null if they lead
-// to none.
-std::optional<bool> may_lead_to_planted(std::string path);
+// Returns which file a path leads to; null if there is none, or if it, or a link on the way, may be
+// planted.
+std::optional<FileIdentity> own_file_at(std::string path);
 
 }  // namespace tensorizer

@@ -17,6 +17,7 @@
 #include "engine/open/open_model.h"
 #include "engine/options.h"
 #include "engine/rewrite/file_digest.h"
+#include "io/places/open.h"
 #include "python/error.h"
 
 namespace tensorizer {
@@ -44,7 +45,7 @@ struct Job {
 class File {
  public:
   File(const std::string& uri, const OptionList& options)
-      : file_(run([&](Cancel& cancel) {
+      : uri_(uri), file_(run([&](Cancel& cancel) {
           const LoadOptions parsed = parse_load_options(options);
           return std::make_unique<OpenFile>(open_model(uri, parsed, cancel), parsed, cancel,
                                             Wants::All);
@@ -147,6 +148,9 @@ class File {
   // Returns the URI for messages: quoted, without secrets.
   const std::string& label() const { return file_->source().label(); }
 
+  // Asks is_own_file().
+  bool is_own() const { return is_own_file(uri_, file_->source()); }
+
   // Returns the size of the chunks whose digests the file lists; 0 if it lists none.
   std::uint64_t digest_chunk() const { return file().catalogue().chunk_digests().chunk_size(); }
 
@@ -164,6 +168,7 @@ class File {
 
   std::shared_ptr<Job> begin() { return job_ = std::make_shared<Job>(); }
 
+  const std::string uri_;
   const std::unique_ptr<OpenFile> file_;
   std::shared_ptr<Job> job_ = std::make_shared<Job>();  // the GIL guards the pointer
 };
@@ -185,6 +190,7 @@ void define_file(nb::module_& module) {
       .def("progress", &File::progress)
       .def("cancel", &File::cancel)
       .def("label", &File::label)
+      .def("is_own", &File::is_own)
       .def("digest_chunk", &File::digest_chunk);
 }
 

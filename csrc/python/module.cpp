@@ -204,8 +204,9 @@ NB_MODULE(_core, module) {
     return run(
         [&](Cancel&) { return options_for(saves ? OptionUse::Save : OptionUse::Load, options); });
   });
-  module.def("may_lead_to_planted",
-             [](const nb::bytes& path) { return may_lead_to_planted(std::string(text_of(path))); });
+  module.def("leads_to_own_file", [](const nb::bytes& path) {
+    return own_file_at(std::string(text_of(path))).has_value();
+  });
   module.def("may_be_anybody", &may_be_anybody);
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
   module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();

@@ -91,15 +91,6 @@ def temporary_folder(*, is_signed: bool) -> Iterator[PrivateFolder]:
         yield PrivateFolder(Path(made), is_signed=is_signed)
 
 
-def is_ours(file: Path) -> bool | None:
-    """Return whether nobody else has made a file where all may create some, and may change it.
-
-    A save replaces a file of others. ``None`` means that there is no file.
-    """
-    planted = _core.may_lead_to_planted(os.fsencode(file))
-    return None if planted is None else not planted
-
-
 def _check_lasting(path: Path, advice: str) -> None:
     """Raise if others may replace a path, or a folder above, of which none may be a link.
 

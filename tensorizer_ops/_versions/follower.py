@@ -8,16 +8,14 @@ import threading
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from tensorizer_ops import errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions, as_text
-from tensorizer_ops._base.private import is_ours
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._front.deltas import apply_opened
 from tensorizer_ops._front.inspection import File
@@ -154,14 +152,16 @@ class _Follower:
             raise errors.InvalidArgument(
                 f"{path!r} is no single file, which the option 'trust' of a follow needs"
             )
-        if path is not None and is_ours(Path(path)) is False:
+        is_there = path is not None and os.path.lexists(path)
+        try:
+            # Another user's may be a FIFO.
+            if path is None or not is_there or _core.leads_to_own_file(os.fsencode(path)):
+                file = File(self._target, self._target_loads)
+                digest = digest_of(file, self._threads, believed=believed)
+                if not is_one or file.is_own():
+                    return digest
             logger.warning("%r belongs to another user: it will be replaced", path)
             return None
-        try:
-            file = File(self._target, self._target_loads)
-            digest = digest_of(file, self._threads, believed=believed)
-            # Others may have put theirs where none was.
-            return digest if path is None or is_ours(Path(path)) else None
         except errors.NotFound:
             return None
         except _NO_WAY as error:

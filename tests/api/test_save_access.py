@@ -15,7 +15,8 @@ import torch
 
 import tensorizer_ops
 from support.process import ONLY_ROOT, fork, wait
-from tensorizer_ops._base.private import PrivateFolder, is_ours
+from tensorizer_ops import _core
+from tensorizer_ops._base.private import PrivateFolder
 
 ACCESS = "system.posix_acl_access"
 DEFAULT = "system.posix_acl_default"
@@ -291,7 +292,7 @@ def test_all_users_outside_of_a_container_are_others(shared_memory: Path) -> Non
 
     def look() -> None:
         assert os.stat(path).st_uid == os.stat(shared_memory).st_uid == 65534
-        assert is_ours(path) is False
+        assert not _core.leads_to_own_file(os.fsencode(path))
         with pytest.raises(PermissionError, match="belongs to another user, who may replace"):
             PrivateFolder(shared_memory / "scratch", is_signed=True)
 

@@ -17,6 +17,7 @@ from support.signed_versions import folder_of, list_of, nodes, publish, state_of
 from support.signer import Signer
 from tensorizer_ops import Publisher, errors, follow
 from tensorizer_ops._dcp import one_process
+from tensorizer_ops._front.inspection import File
 from tensorizer_ops._versions import follower as follower_module
 from tensorizer_ops._versions.listing import FILE
 from tensorizer_ops._versions.node import Node
@@ -244,11 +245,15 @@ def test_a_signed_delta_to_a_file_of_another_user(
     publish(place, range(1, 3), signer.private)
     plant(place, target)
     delta = place / list_of(place)["versions"][1]["delta"]
-    with pytest.raises(PermissionError, match="belongs to another user, who may change it"):
+    assert tensorizer_ops.apply(delta, target, delta_options=signer.options)
+    assert target.stat().st_uid == 0
+    os.chown(target, 65534, 65534)  # as if he had put the newer version there
+    why = "belongs to another user, who may change it"
+    with pytest.raises(PermissionError, match=why):
         tensorizer_ops.apply(delta, target, delta_options=signer.options)
-    with pytest.raises(PermissionError, match="belongs to another user, who may change it"):
+    with pytest.raises(PermissionError, match=why):
         torch.ops.tensorizer.apply(str(delta), str(target), delta_options=signer.options)
-    assert tensorizer_ops.apply(delta, target)
+    assert not tensorizer_ops.apply(delta, target)
 
 
 @pytest.mark.parametrize("kind", ["a folder", "several files"])
@@ -268,19 +273,20 @@ def test_a_target_that_is_no_single_file(
 
 
 @ONLY_ROOT
+@pytest.mark.parametrize("is_away", [False, True])
 def test_a_version_that_another_user_puts_there_meanwhile(
-    place: Path, signer: Signer, target: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, signer: Signer, target: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool
 ) -> None:
     publish(place, range(1, 2), signer.private)
-    is_ours = follower_module.is_ours
 
-    def planted(file: Path) -> bool | None:
-        found = is_ours(file)
-        if found is None:
+    class Planted(File):
+        def __init__(self, *how: Any) -> None:
             plant(place, target)
-        return found
+            super().__init__(*how)
+            if is_away:
+                target.unlink()
 
-    monkeypatch.setattr(follower_module, "is_ours", planted)
+    monkeypatch.setattr(follower_module, "File", Planted)
     (version,) = follow(place, target, patience=0, options=signer.options)
     assert version.number == 1
     assert target.stat().st_uid == 0

@@ -18,6 +18,7 @@
 #include "io/local/open.h"
 #include "io/node/open.h"
 #include "io/place_kind.h"
+#include "io/planted.h"
 #include "io/redis/address.h"
 #include "io/redis/open.h"
 #include "io/s3/open.h"
@@ -253,6 +254,12 @@ std::optional<std::string> file_name_of(const std::string& uri) {
 bool is_uri(std::string_view text) {
   refuse_broken_uri(text);
   return text.starts_with("fd:") || scheme_length(text) > 0;
+}
+
+bool is_own_file(const std::string& uri, const Source& source) {
+  const std::optional<FileIdentity> read = source.identity();
+  if (!read || !is_local(uri)) return true;
+  return own_file_at(expand_home(local_path(split_uri(uri)))) == read;
 }
 
 bool is_local(const std::string& uri) { return !kind_of(uri, {}).on_server; }

@@ -57,6 +57,10 @@ bool is_uri(std::string_view text);
 // Returns whether `uri` names something on this machine.
 bool is_local(const std::string& uri);
 
+// Returns false if `uri` leads to another file of this machine than the one that `source` reads, or
+// if another user may have made that, or a link on the way to it: he can change it.
+bool is_own_file(const std::string& uri, const Source& source);
+
 // Removes one file, if it exists (of a symbolic link, itself). Throws PermissionDenied if that is
 // not allowed, SystemError (EISDIR) for a folder of this machine, and InvalidArgument for a stream,
 // a device, a descriptor and a file of the Hub.

@@ -11,8 +11,6 @@
 #include "engine/open/sharded_source.h"
 #include "engine/rewrite/file_digest.h"
 #include "io/places/open.h"
-#include "io/planted.h"
-#include "io/uri.h"
 #include "transfer/files/apply_in_memory.h"
 #include "transfer/files/file_reader_job.h"
 
@@ -25,17 +23,6 @@ namespace {
 bool is_model(OpenFile& file, const ModelDigest& digest, bool listed, int threads, Cancel& cancel) {
   Progress progress;
   return file_digest(file, {digest.version, listed, threads}, progress, cancel) == to_text(digest);
-}
-
-// What is the newer model already stays where it is, and its owner could change it.
-void refuse_planted(const std::string& uri) {
-  if (!is_local(uri)) return;
-  const std::string path = expand_home(local_path(split_uri(uri)));
-  if (!may_lead_to_planted(path).value_or(false)) return;
-  throw Error(
-      ErrorKind::PermissionDenied,
-      quote(path) + " belongs to another user, who may change it: copy it to apply a signed delta",
-      EACCES, path);
 }
 
 // Returns the stored name and type of each tensor, and the first name of those that it is tied to.
@@ -104,7 +91,6 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
                     "target");
   }
   const DeltaEnds ends = need_delta(*delta);
-  if (delta->source().signed_as()) refuse_planted(base.uri());
   // The digests that the older file lists of itself say nothing of its bytes, which must be those
   // that somebody has signed.
   const bool is_believed = !older->source().signed_as() && !delta->source().signed_as();
@@ -127,6 +113,13 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
                   older->source().label() +
                       " has the tensors of the newer model already, but other metadata, names, "
                       "types or ties of tensors: make it anew from the whole model");
+    }
+    if (!is_believed && !is_own_file(base.uri(), older->source())) {
+      throw Error(
+          ErrorKind::PermissionDenied,
+          older->source().label() +
+              " belongs to another user, who may change it: copy it to apply a signed delta",
+          EACCES);
     }
     return false;
   }
