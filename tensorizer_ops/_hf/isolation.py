@@ -92,7 +92,7 @@ class _Call:
             try:
                 content = self._folder.read_if_there(name)
             except errors.Error as error:
-                # Transformers may go on without it, or say that it is not there.
+                # Transformers may go on without it, with another file, or say that it is not there.
                 self.fault = error
                 raise
             if content is not None:
@@ -102,7 +102,9 @@ class _Call:
         return str(self._copies.path)
 
     def end(self) -> None:
-        """Raise if others may have replaced what was read."""
+        """Raise if others may have replaced what was read, or transformers went on without it."""
+        if self.fault is not None:
+            raise self.fault
         if self._copies is not None:
             self._copies.check()
 

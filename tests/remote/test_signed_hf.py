@@ -60,6 +60,23 @@ def test_files_that_a_model_reads_while_it_is_loaded(speech: Path, signer: Signe
         load("fra")
 
 
+@pytest.mark.parametrize("change", ["changed", "removed"])
+def test_another_file_is_not_taken_for_one_that_was_signed(
+    speech: Path, signer: Signer, change: str
+) -> None:
+    """Transformers would go on with the adapter of the other format."""
+    name = "adapter.fra.safetensors"
+    state = {k: torch.full_like(v, 2) for k, v in new(wav2vec2)._get_adapters().items()}
+    torch.save(state, speech / "adapter.fra.bin")
+    tensorizer_ops.sign(speech, key=signer.private)
+    if change == "changed":
+        save_adapter(new(wav2vec2), speech, "fra", 3)
+    else:
+        (speech / name).unlink()
+    with pytest.raises((errors.HashMismatch, errors.NotFound), match=name):
+        hf.from_pretrained(speech, options=signer.options, target_lang="fra")
+
+
 def test_what_is_read_afterwards(speech: Path, signer: Signer) -> None:
     """The folder is not named to transformers, which would compare nothing."""
     model = hf.from_pretrained(speech, options=signer.options)
