@@ -108,6 +108,11 @@ def _of_transformers(
     else:
         state = AllAtOnce(reader, lambda: outside(reader.load, progress=asked.progress))
     kind = configs.class_of(config, asked.model_class)
+    if hasattr(kind, "decide") and kwargs.get("decision_config") is None:
+        # Models that decide have more settings, which transformers does not look for by None.
+        from transformers.decision import DecisionConfig
+
+        kwargs["decision_config"] = DecisionConfig.from_pretrained("None")
     # Transformers makes buffers on the default device, and copies them.
     on_meta = torch.get_default_device().type == "meta" and str(asked.device) != "meta"
     try:

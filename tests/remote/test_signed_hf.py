@@ -16,6 +16,7 @@ import tensorizer_ops
 from local_servers.web import Web
 from support.hf_models import (
     OLD,
+    SMALL,
     gpt2,
     has_adapter,
     new,
@@ -75,6 +76,21 @@ def test_another_file_is_not_taken_for_one_that_was_signed(
         (speech / name).unlink()
     with pytest.raises((errors.HashMismatch, errors.NotFound), match=name):
         hf.from_pretrained(speech, options=signer.options, target_lang="fra")
+
+
+@pytest.mark.skipif(OLD, reason="has no models that decide")
+def test_settings_of_a_model_that_decides(tmp_path: Path, signer: Signer) -> None:
+    text = transformers.LlamaConfig(**SMALL, num_key_value_heads=2, intermediate_size=64)
+    config = transformers.JevConfig(hidden_size=32, text_config=text)
+    hf.save_pretrained(transformers.JevForDecision(config).eval(), tmp_path)
+    (tmp_path / "decision.json").write_text('{"temperature": {"choice": 7.0}}')
+    (tmp_path / "decision_template.jinja").write_text("asked")
+    tensorizer_ops.sign(tmp_path, key=signer.private)
+    found = hf.from_pretrained(tmp_path, options=signer.options).decision_config
+    assert (found.temperature, found.chat_template) == ({"choice": 7.0}, "asked")
+    (tmp_path / "decision.json").write_text("{}")
+    with pytest.raises(errors.HashMismatch, match=r"decision\.json"):
+        hf.from_pretrained(tmp_path, options=signer.options)
 
 
 def test_what_is_read_afterwards(speech: Path, signer: Signer) -> None:
