@@ -64,6 +64,12 @@ class _Call:
         places = [folder.path, *_caches()]
         named = {os.path.abspath(place) for place in places if place}
         self._places = named | {os.path.realpath(place) for place in named}
+        kept = {os.path.abspath(place) for place in _caches(("HF_HUB_CACHE",))}
+        self._downloads = kept | {os.path.realpath(place) for place in kept}
+        if folder.path is not None and folder.policy is None:
+            here = os.path.realpath(folder.path)
+            if any(_is_below(here, place) for place in self._downloads):
+                self._downloads = set()  # the folder's own files are links to others there
 
     def refuse_code(self, what: str) -> None:
         raise _CodeRefused(
@@ -82,6 +88,13 @@ class _Call:
             f"loading {self.label} would read files in {path!r}, and only the folder is read: save "
             "what the model needs into it, or load it with transformers itself"
         )
+
+    def refuse_download(self, path: object) -> None:
+        """Refuse what an earlier download left in the Hub's cache, which nobody compares."""
+        if self._downloads and isinstance(path, str | bytes | os.PathLike):
+            file = os.path.abspath(os.fsdecode(path))
+            if any(_is_below(file, place) for place in self._downloads):
+                self.refuse_folder(os.path.dirname(file))
 
     def copied(self, names: Iterable[str], *, needed: bool) -> str:
         """Return a folder with copies of these files of the folder, as far as it has them."""
@@ -102,7 +115,7 @@ class _Call:
         return str(self._copies.path)
 
     def end(self) -> None:
-        """Raise if others may have replaced what was read, or transformers went on without it."""
+        """Raise if others may have replaced what was read, or for a file that was passed over."""
         if self.fault is not None:
             raise self.fault
         if self._copies is not None:
@@ -129,10 +142,10 @@ def _is_below(path: str, directory: str) -> bool:
     return path.startswith(f"{directory.rstrip('/')}/")
 
 
-def _caches() -> Iterator[str]:
+def _caches(names: Iterable[str] = _CACHES) -> Iterator[str]:
     """Yield the caches, as the environment names them and as the libraries found them."""
     modules = [sys.modules.get(name) for name in ("huggingface_hub.constants", *_LOADERS)]
-    for name in _CACHES:
+    for name in names:
         for found in (os.environ.get(name), *(getattr(each, name, None) for each in modules)):
             if isinstance(found, str):
                 yield os.path.expanduser(found)
@@ -180,6 +193,7 @@ def _send(call: _Call, args: tuple[Any, ...]) -> None:
 def _open(call: _Call, args: tuple[Any, ...]) -> None:
     if sys._getframe(2).f_globals.get("__name__") in _LOADERS:
         call.refuse_code(repr(args[0]))
+    call.refuse_download(args[0])
 
 
 def _execute(call: _Call, args: tuple[Any, ...]) -> None:
@@ -262,8 +276,12 @@ def _find(
         # An adapter would be for another model, which its config names.
         names = {*filenames} - {"adapter_config.json"}
         return {"path_or_repo_id": call.copied(names, needed=needed)}
-    if os.path.isdir(path) and path not in call.open:
+    if path not in call.open:  # also a name on the Hub: an earlier download may be in its cache
         call.refuse_folder(path)
+    for name in filenames:
+        file = os.path.abspath(os.path.join(path, kwargs.get("subfolder") or "", name))
+        if not _is_below(file, os.path.abspath(path)):
+            call.refuse_folder(os.path.dirname(file))
     return {}
 
 

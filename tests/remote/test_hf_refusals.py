@@ -125,6 +125,38 @@ def test_no_other_folder_is_read(tmp_path: Path) -> None:
     assert kind.from_pretrained(tmp_path / "other")
 
 
+def test_no_earlier_download_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Hub's client answers with it where there is no network."""
+    save_pretrained(new(llama), tmp_path / "model")
+    kept, commit = tmp_path / "hub" / "models--org--model", "0" * 40
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text(commit)
+    save_pretrained(new(gpt2), kept / "snapshots" / commit, word_tokenizer())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def asked() -> str:
+        given = {"cache_dir": str(tmp_path / "hub"), "local_files_only": True}
+        return str(transformers.AutoConfig.from_pretrained("org/model", **given))
+
+    def downloaded() -> str:
+        from huggingface_hub import hf_hub_download
+
+        path = hf_hub_download("org/model", "config.json", local_files_only=True)
+        return Path(path).read_text()
+
+    def known() -> str:
+        return (kept / "snapshots" / commit / "config.json").read_text()
+
+    for read in (asked, downloaded, known):
+        assert "gpt2" in read()
+        with (
+            pytest.raises(errors.InvalidFormat, match=r"would read files in '.*org.*model"),
+            isolated(Folder(tmp_path / "model")),
+        ):
+            read()
+    assert hf.tokenizer(kept / "snapshots" / commit)("a few")["input_ids"] == [1, 2]
+
+
 def test_no_older_files_of_a_tokenizer_stay(tmp_path: Path) -> None:
     (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<stale>"}')
     if OLD:  # it writes this file as well
