@@ -225,7 +225,7 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
         if not any(os.path.exists(os.path.join(place, name)) for name in files.TOKENIZER_FILES):
             raise errors.NotFound(f"{folder.label} has no tokenizer")
         with isolated(folder):
-            files.check_tokenizer(folder, place)
+            files.check_tokenizer(folder, place, is_copy=here is None)
             may_open(place)
             try:
                 found = transformers.AutoTokenizer.from_pretrained(

@@ -56,10 +56,22 @@ SMALL_FILES = (
     "video_preprocessor_config.json",
 )
 
-# Keys of a tokenizer's config: SudachiPy loads libraries that its config names as plugins.
-_NATIVE_CODE = ("sudachi_config_path", "sudachi_resource_dir")
+# Keys of a tokenizer, and the texts that they may have. Others name files that some libraries open,
+# in which SudachiPy finds the names of libraries that it loads as plugins.
+_HARMLESS: dict[str, tuple[str, ...]] = {
+    "decompose_map": (),
+    "mecab_option": ("",),
+    "merge_map": (),
+    "sudachi_config_path": (),
+    "sudachi_dict_type": ("core", "full", "small"),
+    "sudachi_resource_dir": (),
+}
+# Other keys whose texts are opened as files, beside those that end in "_file".
+_OPENED = ("entity_vocab", "init_inputs", "merges", "source_spm", "target_spm", "vocab")
 # Where older releases wrote paths of the machine, which no release opens.
 _NOT_OPENED = ("added_tokens_file", "name_or_path", "special_tokens_map_file")
+# In which another file of MyT5 would be named.
+_BYTE_MAPS = "byte_maps.json"
 
 
 def name_of_loaded(folder: Folder) -> str:
@@ -98,30 +110,46 @@ def found_weights(folder: Folder) -> str:
     )
 
 
-def check_tokenizer(folder: Folder, place: str) -> None:
+def check_tokenizer(folder: Folder, place: str, *, is_copy: bool) -> None:
     """Raise if a config names a class that is no tokenizer, or a file that is not in the folder.
 
-    Of another class of transformers, AutoTokenizer would call what loads that.
+    Of another class of transformers, AutoTokenizer would call what loads that. In a copy, no config
+    names files any more: somebody may make one under a name that was free. Transformers finds those
+    of the folder by itself.
     """
-    for file in (TOKENIZER_CONFIG, CONFIG, SPECIAL_TOKENS):
+    for file in (TOKENIZER_CONFIG, CONFIG, SPECIAL_TOKENS, _BYTE_MAPS):
         try:
             text = Path(place, file).read_bytes()
         except FileNotFoundError:
             continue
         fields = _parsed(folder, file, text)
-        if file != SPECIAL_TOKENS:
+        if file in (TOKENIZER_CONFIG, CONFIG):
             _check_class(
                 fields.get("tokenizer_class") if isinstance(fields, dict) else None, file, folder
             )
         if file != CONFIG:
             _check_names(fields, place, f"{file} in {folder.label}")
+        if is_copy and file in (TOKENIZER_CONFIG, SPECIAL_TOKENS):
+            Path(place, file).write_text(json.dumps(json.loads(text, object_hook=_without_files)))
+
+
+def _without_files(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a config without the entries that name files."""
+    return {key: value for key, value in fields.items() if not _is_of_files(key, value)}
+
+
+def _is_of_files(key: str, value: Any) -> bool:
+    named = isinstance(value, str) and (key.endswith("_file") or key in _OPENED)
+    return named or key in ("init_inputs", "name_or_path")
 
 
 def _check_names(fields: Any, place: str, shown: str) -> None:
     for key, name in texts(fields):
-        if key in _NATIVE_CODE:
-            raise errors.InvalidFormat(f"{shown} has {key}, which can lead to code: remove it")
-        path = "/" in name or "." in name or key.endswith("_file")
+        if name not in _HARMLESS.get(key, (name,)):
+            raise errors.InvalidFormat(
+                f"{shown} has {key}, which can lead to code or to files elsewhere: remove it"
+            )
+        path = "/" in name or "." in name or _is_of_files(key, name)
         if path and key not in _NOT_OPENED and _is_elsewhere(name, place):
             raise errors.InvalidFormat(
                 f"{shown} names {name!r:.100}, which is not in that folder: remove that entry"

@@ -22,7 +22,8 @@ from support.hf_models import (
     word_tokenizer,
 )
 from support.scripted import scripted
-from tensorizer_ops import errors, hf, load, save
+from support.signer import Signer
+from tensorizer_ops import errors, hf, load, save, sign
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._hf.isolation import isolated
 from tensorizer_ops.hf import fetch, from_pretrained, save_pretrained
@@ -155,6 +156,87 @@ def test_no_earlier_download_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ):
             read()
     assert hf.tokenizer(kept / "snapshots" / commit)("a few")["input_ids"] == [1, 2]
+
+
+BPE = {"tokenizer_class": "GPT2Tokenizer"}
+
+
+def bpe(folder: Path, config: dict[str, Any], tokens: dict[str, Any] | None = None) -> None:
+    """Make a folder with a tokenizer, beside one with another vocabulary."""
+    for place, words in ((folder, "ab"), (folder.parent / "cwd", "cd")):
+        place.mkdir(exist_ok=True)
+        first, second = words
+        vocab = {first: 0, second: 1, words: 2, "<|endoftext|>": 3}
+        for name in ("vocab.json", "words"):
+            (place / name).write_text(json.dumps(vocab))
+        for name in ("merges.txt", "pairs"):
+            (place / name).write_text(f"#version: 0.2\n{first} {second}\n")
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "tokenizer_config.json").write_text(json.dumps(BPE | config))
+    (folder / "special_tokens_map.json").write_text(json.dumps(tokens or {}))
+
+
+NAMED = {"vocab": "words", "merges": "pairs"}
+NAMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (NAMED, {}),
+    ({}, NAMED),
+    ({"init_inputs": ["words", "pairs"]}, {}),
+    ({}, {"vocab_file": "words", "merges_file": "pairs"}),
+    ({}, {"vocab_file": "../cwd/words", "merges_file": "../cwd/pairs"}),
+]
+
+
+@pytest.mark.parametrize(("config", "tokens"), NAMES)
+def test_files_that_a_tokenizer_names(
+    tmp_path: Path,
+    signer: Signer,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    tokens: dict[str, Any],
+) -> None:
+    """They would be opened in the working directory, also if somebody makes them meanwhile."""
+    folder = tmp_path / "m"
+    bpe(folder, config, tokens)
+    sign(folder, key=signer.private)
+    monkeypatch.chdir(tmp_path / "cwd")
+    for options in (None, signer.options):
+        with pytest.raises(errors.InvalidFormat, match="which is not in that folder: remove"):
+            hf.tokenizer(folder, options=options)
+    monkeypatch.setattr("tensorizer_ops._hf.files._is_elsewhere", lambda *_: False)
+    assert "ab" in hf.tokenizer(folder, options=signer.options).get_vocab()
+
+
+def test_paths_of_another_machine_mean_nothing(tmp_path: Path, signer: Signer) -> None:
+    path = "/root/.cache/huggingface/transformers/0123"
+    names = ("name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file")
+    bpe(tmp_path / "m", dict.fromkeys(names, path) | {"init_inputs": [], "errors": "strict"})
+    sign(tmp_path / "m", key=signer.private)
+    found = hf.tokenizer(tmp_path / "m", options=signer.options)
+    assert "ab" in found.get_vocab() and found.init_kwargs["errors"] == "strict"
+
+
+def test_files_in_which_a_tokenizer_names_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "m"
+    for given in (
+        {"mecab_kwargs": {"mecab_dic": None, "mecab_option": "-d words"}},
+        {"sudachi_kwargs": {"sudachi_dict_type": "words"}},
+    ):
+        bpe(folder, given)
+        with pytest.raises(errors.InvalidFormat, match=r"has \w+, which can lead to code or to"):
+            hf.tokenizer(folder)
+    bpe(folder, {"mecab_option": "", "sudachi_dict_type": "core"})
+    assert "ab" in hf.tokenizer(folder).get_vocab()
+    (folder / "byte_maps.json").write_text('{"decompose_map": {"61": "62"}, "merge_map": "words"}')
+    with pytest.raises(errors.InvalidFormat, match=r"byte_maps\.json in .* has merge_map, which"):
+        hf.tokenizer(folder)
+    (folder / "byte_maps.json").unlink()
+    monkeypatch.setattr("tensorizer_ops._hf.files._is_elsewhere", lambda *_: False)
+    bpe(folder, {"fast_tokenizer_files": ["../cwd/tokenizer.0.0.1.json"]})
+    (tmp_path / "cwd" / "tokenizer.0.0.1.json").write_text("{}")
+    with pytest.raises(errors.InvalidFormat, match=r"would read files in '.*cwd'"):
+        hf.tokenizer(folder)
 
 
 def test_no_older_files_of_a_tokenizer_stay(tmp_path: Path) -> None:
