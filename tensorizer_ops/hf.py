@@ -233,7 +233,10 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
                 )
             except (ImportError, MemoryError):
                 raise
-            except Exception as error:
+            except BaseException as error:
+                # A panic of Rust is no Exception.
+                if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+                    raise
                 raise errors.InvalidFormat(
                     f"transformers does not take the tokenizer of {folder.label}: "
                     f"{type(error).__name__}: " + str(error).replace(place, folder.name)

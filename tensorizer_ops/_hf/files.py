@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ _OPENED = ("entity_vocab", "init_inputs", "merges", "source_spm", "target_spm", 
 _NOT_OPENED = ("added_tokens_file", "name_or_path", "special_tokens_map_file")
 # In which another file of MyT5 would be named.
 _BYTE_MAPS = "byte_maps.json"
+# What a tokenizer.json has in it if the second parts of merges begin with a text, or hides it.
+_MAY_HAVE_PREFIX = re.compile(rb'subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')
 
 
 def name_of_loaded(folder: Folder) -> str:
@@ -131,6 +134,9 @@ def check_tokenizer(folder: Folder, place: str, *, is_copy: bool) -> None:
             _check_names(fields, place, f"{file} in {folder.label}")
         if is_copy and file in (TOKENIZER_CONFIG, SPECIAL_TOKENS):
             Path(place, file).write_text(json.dumps(json.loads(text, object_hook=_without_files)))
+    for path in Path(place).glob("tokenizer*.json"):
+        if path.is_file():
+            _check_merges(path, folder)
 
 
 def _without_files(fields: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +147,22 @@ def _without_files(fields: dict[str, Any]) -> dict[str, Any]:
 def _is_of_files(key: str, value: Any) -> bool:
     named = isinstance(value, str) and (key.endswith("_file") or key in _OPENED)
     return named or key in ("init_inputs", "name_or_path")
+
+
+def _check_merges(path: Path, folder: Folder) -> None:
+    """Raise for merges that end the process, in the library that takes their prefix from them."""
+    text = path.read_bytes()
+    try:
+        model = json.loads(text)["model"] if _MAY_HAVE_PREFIX.search(text) else {}
+        prefix, merges = model.get("continuing_subword_prefix"), model.get("merges") or []
+        seconds = [(each.split(" ") if isinstance(each, str) else each)[1] for each in merges]
+        are_cut = not prefix or all(second.startswith(prefix) for second in seconds)
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return  # the library says what is wrong
+    if not are_cut:
+        raise errors.InvalidFormat(
+            f"{path.name} in {folder.label} has merges without its continuing_subword_prefix"
+        )
 
 
 def _check_names(fields: Any, place: str, shown: str) -> None:

@@ -239,6 +239,36 @@ def test_files_in_which_a_tokenizer_names_others(
         hf.tokenizer(folder)
 
 
+def test_files_on_which_tokenizers_panic(tmp_path: Path) -> None:
+    """That is no Exception, and a panic during another one ends the process."""
+    save_pretrained(new(llama), tmp_path, word_tokenizer())
+    file = tmp_path / "tokenizer.json"
+    good = json.loads(file.read_text())
+    charsmap = {"type": "Precompiled", "precompiled_charsmap": "YWJj"}
+    file.write_text(json.dumps({**good, "normalizer": charsmap}))
+    with pytest.raises(errors.InvalidFormat, match=r"does not take .*PanicException"):
+        hf.tokenizer(tmp_path)
+
+    def merging(prefix: str, merge: Any, vocab: dict[str, int]) -> str:
+        model = {"type": "BPE", "vocab": vocab, "merges": [merge], "unk_token": None}
+        return json.dumps({**good, "model": {**model, "continuing_subword_prefix": prefix}})
+
+    cut = {"a": 0, "é": 1, "aé": 2}
+    for text in (
+        merging("x", ["a", "é"], cut),
+        merging("x", "a é", cut),
+        merging("x", ["a", "é"], cut).replace("continuing", "\\u0063ontinuing"),
+    ):
+        file.write_text(text)
+        with pytest.raises(errors.InvalidFormat, match=r"merges without its continuing_subword"):
+            hf.tokenizer(tmp_path)
+    for merge in (["a", "##b"], "a ##b"):
+        file.write_text(merging("##", merge, {"a": 0, "##b": 1, "ab": 2}))
+        assert "ab" in hf.tokenizer(tmp_path).get_vocab()
+    file.write_text(merging("", "a é", cut))
+    assert "aé" in hf.tokenizer(tmp_path).get_vocab()
+
+
 def test_no_older_files_of_a_tokenizer_stay(tmp_path: Path) -> None:
     (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<stale>"}')
     if OLD:  # it writes this file as well
