@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import hashlib
+import importlib
 import os
 import socket
 import sys
@@ -285,6 +287,13 @@ def _find(
     return {}
 
 
+def _compare(call: _Call, file: str, expected_hash: str | None = None) -> dict[str, str]:
+    """Say what is in a vocabulary: tiktoken keeps copies in a folder that others may have made."""
+    if expected_hash is not None:
+        return {}
+    return {"expected_hash": hashlib.sha256(Path(file).read_bytes()).hexdigest()}
+
+
 def _wrap(kind: Any, name: str, first: Callable[..., dict[str, str] | None]) -> None:
     """Make a function call another one first, in calls that load a folder.
 
@@ -315,6 +324,8 @@ def _wrap_all() -> None:
             from transformers.utils import hub
 
             _wrap(hub, "cached_files", _find)  # also for cached_file()
+        with suppress(ImportError):  # most tokenizers do without
+            _wrap(importlib.import_module("tiktoken.load"), "load_tiktoken_bpe", _compare)
         _hook()
 
 

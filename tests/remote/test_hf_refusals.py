@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 import tempfile
+import types
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +241,33 @@ def test_files_in_which_a_tokenizer_names_others(
     (tmp_path / "cwd" / "tokenizer.0.0.1.json").write_text("{}")
     with pytest.raises(errors.InvalidFormat, match=r"would read files in '.*cwd'"):
         hf.tokenizer(folder)
+
+
+def test_a_vocabulary_of_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiktoken would take what is under a name made of its path, in a folder of all users."""
+    folder, kept = tmp_path / "m", tmp_path / "kept"
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    for file, more in ((folder / "tokenizer.model", b"ab"), (kept, b"cd")):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(
+            "".join(f"{b64encode(k).decode()} {v}\n" for k, v in {**ranks, more: 256}.items())
+        )
+
+    def load_tiktoken_bpe(path: str, expected_hash: str | None = None) -> dict[bytes, int]:
+        found = kept.read_bytes()
+        if expected_hash is not None and hashlib.sha256(found).hexdigest() != expected_hash:
+            found = Path(path).read_bytes()
+        return {b64decode(k): int(v) for k, v in map(bytes.split, found.splitlines())}
+
+    fake = types.ModuleType("tiktoken.load")
+    fake.load_tiktoken_bpe = load_tiktoken_bpe  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tiktoken", types.ModuleType("tiktoken"))
+    monkeypatch.setitem(sys.modules, "tiktoken.load", fake)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(kind))
+    vocab = hf.tokenizer(folder).get_vocab()
+    assert "ab" in vocab and "cd" not in vocab
 
 
 def test_files_on_which_tokenizers_panic(tmp_path: Path) -> None:
