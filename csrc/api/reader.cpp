@@ -6,10 +6,10 @@
 namespace tensorizer {
 
 Reader::Reader(std::string uri, OptionList options)
-    : reader_(std::make_unique<FileReader>(std::move(uri), std::move(options))) {}
+    : reader_(std::make_unique<FileReader>(std::move(uri), absolute_paths(std::move(options)))) {}
 
 Reader::Reader(at::Tensor data, OptionList options)
-    : reader_(std::make_unique<FileReader>(data, std::move(options))) {}
+    : reader_(std::make_unique<FileReader>(data, absolute_paths(std::move(options)))) {}
 
 Reader::~Reader() = default;
 Reader::Reader(Reader&& other) noexcept = default;

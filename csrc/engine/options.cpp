@@ -1,6 +1,7 @@
 #include "engine/options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "base/cpus.h"
@@ -8,8 +9,10 @@
 #include "base/number.h"
 #include "base/suggest.h"
 #include "io/key.h"
+#include "io/named_secret.h"
 #include "io/places/open.h"
 #include "io/secret.h"
+#include "io/uri.h"
 
 namespace tensorizer {
 
@@ -28,6 +31,11 @@ constexpr std::pair<std::string_view, HashKinds> kHashesWords[] = {
     {"chunked", {true, false, true}},
     {"all+chunked", {true, true, true}},
     {"none", {false, false}}};
+
+// The options that are paths of this machine, or URIs.
+constexpr std::string_view kPaths[] = {"ca_file",    "ca_path",        "client_cert",
+                                       "client_key", "s3_config_path", "node_folder",
+                                       "signature",  "signed_folder"};
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::InvalidArgument, what); }
 
@@ -218,7 +226,30 @@ OptionList options_for(OptionUse use, const OptionList& options) {
     // An unknown option stays: whoever parses them says so.
     if (applies(use, option.first) || !applies(other, option.first)) kept.push_back(option);
   }
-  return kept;
+  return absolute_paths(std::move(kept));
+}
+
+OptionList absolute_paths(OptionList options) {
+  LoadOptions unused;
+  const std::vector<Option> known = load_options(unused);
+  const auto absolute = [](const std::string& path) {
+    std::error_code failure;
+    const auto whole = std::filesystem::absolute(expand_home(path), failure);
+    if (failure) throw system_error(failure.value(), "cannot find the folder of", path);
+    return whole.string();
+  };
+  for (auto& [name, value] : options) {
+    const Option* const option = find_option(known, name);
+    if (option != nullptr && option->secret) {
+      const auto reference = parse_secret_reference(value);
+      if (!reference || reference->place != SecretPlace::File || reference->name.empty()) continue;
+      value = "file:" + absolute(std::string(reference->name));
+    } else if (std::ranges::find(kPaths, name) != std::end(kPaths) && !value.empty() &&
+               scheme_length(value) == 0 && !value.starts_with("fd:")) {
+      value = absolute(value);
+    }
+  }
+  return options;
 }
 
 WriterOptions parse_writer_options(const OptionList& options) {

@@ -71,6 +71,10 @@ std::vector<std::string> option_names();
 // Returns the options without those that apply to the other use only, for what loads and saves.
 OptionList options_for(OptionUse use, const OptionList& options);
 
+// Returns the options with the paths of this machine that they give, as texts or as "file:PATH",
+// made absolute: for what opens files later, whatever the working directory is then.
+OptionList absolute_paths(OptionList options);
+
 // Throws Error(InvalidArgument) if the URI or an option may hold a secret instead of the name of
 // one. `keeper` ("a pickled Reader") says in the message what would keep the secret.
 void refuse_secrets(const std::string& uri, const OptionList& options, const std::string& keeper);

@@ -2,6 +2,7 @@
 
 #include "codec/crc32.h"
 #include "codec/hmac.h"
+#include "engine/options.h"
 
 namespace tensorizer::ops {
 
@@ -66,26 +67,29 @@ c10::Dict<std::string, double> stats_of(const FileReader& reader) {
   return dict;
 }
 
+// What is pickled keeps the texts as they were given.
+OptionList absolute_options(const Options& options) { return absolute_paths(option_list(options)); }
+
 }  // namespace
 
 ScriptReader::ScriptReader(std::string uri, std::optional<StringDict> options)
-    : options_(std::move(options)),
-      reader_(translate_errors([&] { return FileReader(std::move(uri), option_list(options_)); })) {
-}
+    : options_(std::move(options)), reader_(translate_errors([&] {
+        return FileReader(std::move(uri), absolute_options(options_));
+      })) {}
 
 ScriptReader::ScriptReader(const at::Tensor& data, std::optional<StringDict> options)
     : options_(std::move(options)),
-      reader_(translate_errors([&] { return FileReader(data, option_list(options_)); })) {}
+      reader_(translate_errors([&] { return FileReader(data, absolute_options(options_)); })) {}
 
 ScriptReader::ScriptReader(std::shared_ptr<Source> source, std::optional<StringDict> options)
-    : options_(std::move(options)),
-      reader_(
-          translate_errors([&] { return FileReader(std::move(source), option_list(options_)); })) {}
+    : options_(std::move(options)), reader_(translate_errors([&] {
+        return FileReader(std::move(source), absolute_options(options_));
+      })) {}
 
 ScriptReader::ScriptReader(std::string uri, std::optional<StringDict> options,
                            std::shared_ptr<Source> opened)
     : options_(std::move(options)), reader_(translate_errors([&] {
-        return FileReader(std::move(uri), option_list(options_), std::move(opened));
+        return FileReader(std::move(uri), absolute_options(options_), std::move(opened));
       })) {}
 
 c10::intrusive_ptr<ScriptReader> ScriptReader::restore(State state) {

@@ -200,6 +200,9 @@ NB_MODULE(_core, module) {
     run([&](Cancel&) { refuse_secrets(uri, options, "a traced program"); });
   });
   module.def("scheme_folders", &scheme_folders);
+  module.def("absolute_paths", [](const OptionList& options) {
+    return run([&](Cancel&) { return absolute_paths(options); });
+  });
   module.def("options_for", [](bool saves, const OptionList& options) {
     return run(
         [&](Cancel&) { return options_for(saves ? OptionUse::Save : OptionUse::Load, options); });

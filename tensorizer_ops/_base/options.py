@@ -154,6 +154,11 @@ def memory_ceiling(options: Options | None) -> int:
 
 
 def kept(options: Options | None) -> dict[str, str]:
-    """Return options for later, whose repr shows no values; they cannot be pickled if any."""
-    given = as_text(options)
-    return SecretOptions(given) if given else given
+    """Return options for later, whose repr shows no values; they cannot be pickled if any.
+
+    Paths in them are absolute, because the program may change its working directory meanwhile.
+    """
+    from tensorizer_ops import _core  # which is loaded after this module
+
+    given = SecretOptions(_core.absolute_paths(as_pairs(options)))
+    return given or {}

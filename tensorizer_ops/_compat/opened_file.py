@@ -11,7 +11,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.file_objects import MOST_THREADS, Input, engine_place, open_input
-from tensorizer_ops._base.options import Options, as_text
+from tensorizer_ops._base.options import Options, kept
 from tensorizer_ops._compat import files
 from tensorizer_ops._compat.catalog import Catalog
 from tensorizer_ops._compat.crypt_params import DecryptionParams
@@ -25,7 +25,7 @@ class OpenedFile:
     def __init__(
         self, file_obj: Any, options: Options | None, key: DecryptionParams | None, *, lazy: bool
     ) -> None:
-        self._options = options
+        self._options = kept(options)
         self._key = key
         self._is_closed = False
         place = files.resolve(file_obj, "rb")
@@ -41,16 +41,15 @@ class OpenedFile:
         self.is_open = True
 
     def _open(self, place: Any, lazy: bool) -> tuple[Input, FileHeader]:
-        options = as_text(self._options)
         with named(self._key) as key, contextlib.ExitStack() as on_error:
-            opened = open_input(place, lazy=lazy, options={**options, **key})
+            opened = open_input(place, lazy=lazy, options={**self._options, **key})
             on_error.callback(opened.reader.close)
             # Opens the file. This must happen while the key has its name.
             file = torch.classes.tensorizer._Internals(opened.reader)
             flags = FileFeatureFlags(file.flags())
             size, count = file.claimed_size(), file.tensor_count()
             header = FileHeader(file.version(), flags, size, count)
-            has_key = self._key is not None or "key" in options
+            has_key = self._key is not None or "key" in self._options
             if FileFeatureFlags.encrypted in header.feature_flags and not has_key:
                 raise errors.Crypto("the file is encrypted, and no key was given (encryption=)")
             on_error.pop_all()

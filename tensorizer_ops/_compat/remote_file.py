@@ -11,7 +11,7 @@ import torch
 
 from tensorizer_ops import _core
 from tensorizer_ops._base.internals import reader_of
-from tensorizer_ops._base.options import SecretOptions, as_pairs
+from tensorizer_ops._base.options import SecretOptions, as_pairs, kept
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -163,7 +163,7 @@ class RemoteFile(io.BufferedReader):
         self._read_before = 0
         self._skipped = 0
         self._uri = uri
-        self._options = options
+        self._options = SecretOptions(kept(options))
         self._end = end
 
     # Overridden to give the arguments the names that tensorizer's streams have.

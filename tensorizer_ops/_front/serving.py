@@ -18,7 +18,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder, inside, model_of, names_in
-from tensorizer_ops._base.options import SecretOptions, as_text
+from tensorizer_ops._base.options import SecretOptions, kept
 from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._distributed.together import Together
@@ -54,7 +54,7 @@ class Settings:
         self.uri = given.get("uri")
         if not isinstance(self.uri, str | None):
             raise wrong(f"uri in {_ARGUMENT}", self.uri, "str")
-        self.options = SecretOptions(as_text(given.get("options", {})))
+        self.options = kept(given.get("options", {}))
         # Checked by what they are passed to.
         how = {name: given[name] for name in ("verify", "threads") if name in given}
         self.how: dict[str, Any] = {**how, "options": self.options, "device": "cpu"}

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 from cryptography.hazmat.primitives import serialization
 
 import tensorizer_ops
@@ -24,10 +26,11 @@ from support.command import run
 from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import Signer
-from tensorizer_ops import TensorDeserializer, _core, errors, trust
+from tensorizer_ops import TensorDeserializer, _core, checkpoint, errors, trust
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._front import serving
+from tensorizer_ops.checkpoint import Chain
 
 FILES = ("m.tensors", "m.safetensors.index.json")
 
@@ -828,3 +831,71 @@ def test_folders_whose_paths_are_too_long(
             call()
     os.chdir(model)
     subprocess.run(["rm", "-r", "d" * 250], check=True)  # which pytest could not do
+
+
+def _checkpoint_reader(folder: Path, options: dict[str, str]) -> Callable[[], object]:
+    reader = checkpoint.TensorizerStorageReader(folder, options=options)
+    return lambda: dcp.load({"w": torch.zeros(3)}, storage_reader=reader, no_dist=True)
+
+
+def _plugin(folder: Path, options: dict[str, str]) -> Callable[[], object]:
+    pytest.importorskip("pytorch_lightning")
+    from tensorizer_ops.lightning import TensorizerCheckpointIO
+
+    plugin = TensorizerCheckpointIO(options=options)
+    return lambda: plugin.load_checkpoint(folder / "m.ckpt")
+
+
+def _deserializer(folder: Path, options: dict[str, str]) -> Callable[[], object]:
+    found = TensorDeserializer(folder / "m.ckpt", device="cpu", options=options)
+    redis = types.SimpleNamespace(exists=lambda key: False, set=lambda key, value: None)
+    return lambda: found.to_redis(redis, "m")  # opens the file again
+
+
+def _class(folder: Path, options: dict[str, str]) -> Callable[[], object]:
+    reader = torch.classes.tensorizer.Reader(str(folder / "m.ckpt"), options)
+    return lambda: reader.names()
+
+
+def _served(folder: Path, options: dict[str, str]) -> Callable[[], object]:
+    settings = serving.Settings({"options": options})
+    return lambda: [*serving.weights(settings, str(folder / "m.ckpt"))]
+
+
+def _follower(folder: Path, options: dict[str, str]) -> Callable[[], object]:
+    versions = tensorizer_ops.follow(folder / "versions", {}, patience=0, options=options)
+    return lambda: [*versions]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda folder, options: tensorizer_ops.Reader(folder / "m.ckpt", options=options).load,
+        lambda folder, options: Chain(folder / "chain", options=options).load,
+        _checkpoint_reader,
+        _plugin,
+        _deserializer,
+        _class,
+        _served,
+        _follower,
+    ],
+)
+def test_whom_to_trust_is_found_where_options_were_given(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, made: Any
+) -> None:
+    """And not in the working directory that the program has when it opens a file."""
+    state = {"w": torch.ones(3)}
+    folder = tmp_path / "m"
+    dcp.save(state, storage_writer=checkpoint.TensorizerStorageWriter(folder), no_dist=True)
+    tensorizer_ops.sign(folder, key=signer.private)
+    checkpoint.save(folder / "m.ckpt", state, options={"format": "tensors"})
+    tensorizer_ops.sign(folder / "m.ckpt", key=signer.private)
+    Chain(folder / "chain", sign=signer.private).save(1, state)
+    with tensorizer_ops.Publisher(folder / "versions", sign=signer.private) as publisher:
+        publisher.publish(state, step=1)
+    monkeypatch.chdir(tmp_path)
+    options = {"trust": f"file:{signer.public.relative_to(tmp_path)}"}
+    load = made(folder, options)
+    Signer(folder / "keys")  # of somebody else
+    monkeypatch.chdir(folder)
+    load()
