@@ -105,6 +105,11 @@ class Folder:
             self.signed_files()
         return self._given
 
+    @property
+    def is_read(self) -> bool:
+        """Whether its bundle has been read, so that it was a folder."""
+        return self._listed is not None
+
     def refuse_name_of_file(self) -> None:
         """Raise if it must be signed, and may have been put in the place of a file that was."""
         if self.policy is not None:
@@ -321,7 +326,10 @@ def model_of(
     """
     loads = SecretOptions(as_text(options))
     path = local_path(uri)
-    if "trust" not in loads or (path is not None and not os.path.isdir(path)):
+    if "trust" not in loads:
+        return uri, loads, []
+    is_read = folder is not None and folder.is_read
+    if path is not None and not is_read and not os.path.isdir(path):
         return uri, loads, []
     if path is None and _is_file(uri, loads):
         # If it is gone when it is loaded, a folder of its name has no bundle of its own.

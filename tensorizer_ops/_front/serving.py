@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tensorizer_ops import errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder, inside, model_of, names_in
@@ -104,8 +104,10 @@ def _opened(
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
     def opened() -> tuple[list[str], dict[str, Any], list[Reader]]:
+        _must_be_there(uri)
         served, place = _served_folder(model, uri, settings.options)
-        files, options = files_of(place, served.loads if served else settings.options)
+        options = served.loads if served else settings.options
+        files, options = files_of(place, options, served if place == model else None)
         if served is not None:
             _refuse_another(served, roots)
             refuse_changed(served, _loaded_from(served, files))
@@ -125,9 +127,12 @@ def _opened(
 
 
 def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Folder | None, str]:
-    """Return the folder of a model if its weights are in it and signed, and where they are."""
+    """Return the folder of a model if its weights are in it and signed, and where they are.
+
+    This does not ask whether there is a folder at this moment, which others may exchange.
+    """
     folder, path = local_path(model), local_path(uri)
-    if "trust" not in options or path is None or folder is None or not os.path.isdir(folder):
+    if "trust" not in options or path is None or not folder:
         return None, uri
     # The weights may be a link, or be given by a path with links: also with some that others have
     # put into the folder, which is refused later.
@@ -140,6 +145,9 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
         (path, folder),
     ):
         below = os.path.relpath(place, above)
+        if below == ".":
+            # No signed folder has such a name.
+            return (None, uri) if _core.has_name_of_file(model) else (Folder(model, options), model)
         if below.split("/")[0] != "..":
             return Folder(model, options), os.path.normpath(os.path.join(folder, below))
     return None, uri
@@ -195,19 +203,18 @@ def _keep_open(readers: list[Reader]) -> None:
     timer.start()
 
 
-def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOptions]:
+def files_of(
+    uri: str, options: Mapping[str, str], folder: Folder | None = None
+) -> tuple[list[str], SecretOptions]:
     """Return the URIs of the files of a model, and the options to load them with.
 
     A folder on a server is one URI, in which a load finds the file. If the files in a folder must
-    be signed, all of them are, as one model, and none is missing.
+    be signed, all of them are, as one model, and none is missing. ``folder`` is the place, if it
+    was read as one before.
     """
     path = local_path(uri)
-    if path is not None and not os.path.exists(path):
-        raise errors.NotFound(
-            f"{label(uri)} is no file or folder of this machine: give the URI of the weights as "
-            f"uri in {_ARGUMENT}",
-        )
-    model, loads, signed = model_of(uri, options, are_one=False)
+    _must_be_there(uri)
+    model, loads, signed = model_of(uri, options, folder, are_one=False)
     if path is None:
         return [model], loads
     # Those that are signed are not taken from the disk, where others may be at any moment.
@@ -215,6 +222,15 @@ def files_of(uri: str, options: Mapping[str, str]) -> tuple[list[str], SecretOpt
     names = sorted(name for name in listed if name.endswith(_OWN))
     _check_parts(uri, names)
     return [os.path.join(path, name) for name in names] or [model], loads
+
+
+def _must_be_there(uri: str) -> None:
+    path = local_path(uri)
+    if path is not None and not os.path.exists(path):
+        raise errors.NotFound(
+            f"{label(uri)} is no file or folder of this machine: give the URI of the weights as "
+            f"uri in {_ARGUMENT}",
+        )
 
 
 def _check_parts(folder: str, listed: Sequence[str]) -> None:

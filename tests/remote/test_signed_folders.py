@@ -1101,3 +1101,26 @@ def test_links_in_the_cache_of_the_hub(tmp_path: Path, model: Path, signer: Sign
         (snapshot / "link.json").symlink_to(elsewhere)
         with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
             tensorizer_ops.sign(snapshot, key=signer.private)
+
+
+def test_a_served_folder_that_is_away_for_a_moment(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may exchange it with a file while the server looks what it is."""
+    served, roots = tmp_path / "served", dict[str, str]()
+    settings = serving.Settings({"options": signer.options})
+    for number in (1, 2):
+        shutil.rmtree(served, ignore_errors=True)
+        tensorizer_ops.save(served / "m.tensors", {"w": torch.ones(number)})
+        tensorizer_ops.sign(served, key=signer.private)
+        if number == 1:
+            assert [*serving.weights(settings, str(served), roots=roots)]
+    monkeypatch.setattr(os.path, "isdir", lambda path: False)
+    with pytest.raises(errors.HashMismatch, match="has another model than the one whose config"):
+        next(serving.weights(settings, str(served), roots=roots))
+    (served / "tokenizer.py").write_text("nobody has signed this")
+    with pytest.raises(errors.Crypto, match="has files that are not signed"):
+        next(serving.weights(settings, str(served)))
+    shutil.rmtree(served)
+    with pytest.raises((errors.Crypto, errors.NotFound)):
+        next(serving.weights(settings, str(served)))
