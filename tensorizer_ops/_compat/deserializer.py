@@ -345,7 +345,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         """Compare a module's tensors with the saved hashes of the tensors that were loaded.
 
         With the option ``trust``, those without a SHA-256 of their own in the file are compared
-        with what is loaded again from it.
+        with what is loaded again from it. Tensors of the ``state_dict()`` that the file lacks do
+        not match then, unless they are tied to others. What ``filter_func`` has left out is not
+        compared.
 
         Returns:
             Whether all tensors match, and a list of each name with whether its tensor matches.

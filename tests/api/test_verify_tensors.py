@@ -151,6 +151,34 @@ def signed(tmp_path: Path, signer: Signer) -> Path:
     return path
 
 
+def test_what_a_module_has_beside_a_signed_file(tmp_path: Path, signer: Signer) -> None:
+    """An unsigned file may have been loaded before, which adds names that a module lacks."""
+    module = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2, bias=False)})
+    state = module.state_dict()
+    for name, tensors in {"signed": state, "other": state | {"a.bias": torch.ones(2)}}.items():
+        tensorizer_ops.save(tmp_path / name, tensors, options={"format": "tensors"})
+    tensorizer_ops.sign(tmp_path / "signed", key=signer.private)
+    with tensorizer_ops.TensorDeserializer(tmp_path / "other", device="cpu") as other:
+        other.load_into_module(module)
+        assert other.verify_module(module)[0]
+    module["b"] = module["a"]
+    signed = tensorizer_ops.TensorDeserializer(
+        tmp_path / "signed", device="cpu", options=signer.options
+    )
+    lacking = [("a.bias", False), ("b.bias", False)]
+    assert signed.verify_module(module) == (False, [("a.weight", True), *lacking])
+    unsigned = tensorizer_ops.TensorDeserializer(tmp_path / "signed", device="cpu")
+    assert unsigned.verify_module(module) == (True, [("a.weight", True)])
+    tensorizer_ops.sign(tmp_path / "other", key=signer.private)
+    part = tensorizer_ops.TensorDeserializer(
+        tmp_path / "other",
+        device="cpu",
+        filter_func=lambda name: "bias" not in name,
+        options=signer.options,
+    )
+    assert part.verify_module(module) == (True, [("a.weight", True)])
+
+
 def test_what_is_more_than_its_tensor(signed: Path, signer: Signer) -> None:
     scaled = Scaled(torch.ones(3))
     module = torch.nn.Module()
