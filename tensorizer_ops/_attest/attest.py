@@ -62,8 +62,8 @@ def attest(
     weights of the model that it passes on so can count as those of the file. Nor are custom
     operations that use more than their tensor arguments, two storages over one memory, and what
     runs while modes of torch are switched off. A buffer that it does not write is left out, unless
-    the file has its name; so are buffers that ``state_dict()`` leaves out, unless it writes
-    something else to them than they have.
+    the file has its name; so are buffers that ``state_dict()`` leaves out and the file lacks,
+    unless it writes something else to them than they have.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.

@@ -55,14 +55,17 @@ class Watch(TorchDispatchMode):
 
         Args:
             tensors: what is to be compared, by the names in a ``state_dict()``.
-            unlisted: other tensors of the model. Of these, only what differs is listed.
+            unlisted: other tensors of the model. Of those that the file lacks, only what differs is
+                listed.
             stored: how many elements the tensors of the file have.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {}, [])
         listed = usable(tensors, self.attestation)
-        self._tensors = {**listed, **unlisted}
-        self._unlisted = unlisted.keys() - listed.keys()
+        named = {name: tensor for name, tensor in unlisted.items() if name in stored}
+        # The names that must be compared come first, also of tied tensors.
+        self._tensors = {**listed, **named, **unlisted}
+        self._unlisted = unlisted.keys() - listed.keys() - named.keys()
         self._stored = stored
         for name, tensor in self._tensors.items():
             if _lies_elsewhere(tensor):  # whose writes would be run
@@ -88,8 +91,8 @@ class Watch(TorchDispatchMode):
             else:
                 spans.append((names, where))
         unknown = {name: why_more(tensor) for name, tensor in self._tensors.items()}
-        for name in listed:
-            if why := unknown[name]:
+        for name, why in unknown.items():
+            if why and name not in self._unlisted:
                 self.attestation.not_compared[name] = why
         crc32s = self._comparing.crc32s(self._data[names[0]] for names, _ in spans)
         self._watched = [
@@ -320,10 +323,13 @@ def unlisted_in(
     state: Mapping[str, torch.Tensor], model: torch.nn.Module
 ) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers that a ``state_dict()`` leaves out."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    own = (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    )
     return {
         name: tensor
-        for name, tensor in own.items()
+        for name, tensor in own
         if name not in state and (has_memory(tensor) or _lies_elsewhere(tensor))
     }
 

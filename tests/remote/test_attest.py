@@ -1182,6 +1182,33 @@ def test_a_cache_that_a_loader_changes(tmp_path: Path) -> None:
     assert found.not_compared == {"mean": text} and "cache" not in found.compared
 
 
+@pytest.mark.parametrize("begin", [0, 2, 8])
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_cache_that_a_file_has_and_a_loader_skips(
+    tmp_path: Path, begin: int, is_tied: bool
+) -> None:
+    """Or of which it writes only a part: the rest may be of another file."""
+    stored = {"one": torch.randn(8, 8), "two": torch.randn(8, 8), "mean": torch.randn(8)}
+    tensorizer_ops.save(tmp_path / "m.tensors", stored | {"cache": torch.arange(8.0)})
+    model = Cached(stored)
+    cache = model.get_buffer("cache")
+    if is_tied:
+        del model.cache
+        model.register_buffer("again", cache, persistent=False)
+        model.register_buffer("cache", cache, persistent=False)
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        each = dict(weights)
+        cache[begin:].copy_(each.pop("cache")[begin:])
+        model.load_weights(iter(each.items()))
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    if begin:
+        assert found.not_compared == {"cache": f"{begin} of its elements are from no file"}
+    else:
+        assert found.equal and "cache" in found.compared
+
+
 def test_a_parameter_that_has_lost_its_elements(tmp_path: Path, parts: Parts) -> None:
     parts.one.weight.data = torch.empty(0)
     parts.load_weights, file = lambda weights: None, tmp_path / "m.tensors"
