@@ -13,6 +13,7 @@ from tensorizer_ops._attest.compared import (
     Comparing,
     Difference,
     usable,
+    why_coarse,
 )
 from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch, unlisted_in
@@ -67,7 +68,8 @@ def attest(
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.
-            Real floating-point tensors may have another type than in the file, which is cast.
+            Real floating-point tensors may have another type than in the file, which is cast, but
+            none of 8 bits or fewer, which loses most of the values: these are not compared.
         uri: as for :func:`load`.
         load_weights: what fills the module with tensors of other names or shapes, such as the
             method ``load_weights`` of a model of vLLM. It gets the tensors of the file, and what it
@@ -91,7 +93,7 @@ def attest(
                 "model= has a ScriptModule, which load_weights= cannot fill: give none"
             )
         state = state_of(model, ())
-        watch = Watch(state, unlisted_in(state, model), sizes_in(reader))
+        watch = Watch(state, unlisted_in(state, model), sizes_in(reader), dtypes_in(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
         return watch.attestation
@@ -133,6 +135,9 @@ def _attest_names(
             if why := _other_kind(stored, tensor):
                 found.different[name] = why
                 continue
+            if why := why_coarse(tensor.dtype, [stored.dtype]):
+                found.not_compared[name] = why
+                continue
             own, index = _own_part(stored, tensor)
             comparisons[name] = own, comparing.difference(stored, index, own)
         for name, (own, result) in comparisons.items():
@@ -173,6 +178,11 @@ def _own_part(stored: Compared, tensor: torch.Tensor) -> tuple[torch.Tensor, Ind
 def sizes_in(reader: Reader) -> dict[str, int]:
     """Return how many elements the tensors of a file have."""
     return {name: reader.shape(name).numel() for name in reader}
+
+
+def dtypes_in(*readers: Reader) -> list[torch.dtype]:
+    """Return the types of the tensors of files, each once."""
+    return list(dict.fromkeys(reader.dtype(name) for reader in readers for name in reader))
 
 
 def weights_of(reader: Reader) -> Iterator[tuple[str, torch.Tensor]]:

@@ -56,6 +56,14 @@ def usable(tensors: Mapping[str, torch.Tensor], found: Attestation) -> dict[str,
     return kept
 
 
+def why_coarse(own: torch.dtype, stored: Iterable[torch.dtype]) -> str | None:
+    """Return why a tensor that equals others, cast to its type, may be far from them."""
+    other = next((dtype for dtype in stored if dtype != own), None)
+    if other is None or not own.is_floating_point or own.itemsize > 1:
+        return None
+    return f"its type {own} loses most of what {other} in the file tells"
+
+
 @dataclass
 class Difference:
     """The elements of a tensor that differ from those of another one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +22,7 @@ from tensorizer_ops._attest.compared import (
     difference,
     differing,
     usable,
+    why_coarse,
 )
 from tensorizer_ops._attest.coverage import Layout, uncovered
 from tensorizer_ops._attest.operations import is_divided, tensors_in, written_by
@@ -50,6 +51,7 @@ class Watch(TorchDispatchMode):
         tensors: Mapping[str, torch.Tensor],
         unlisted: Mapping[str, torch.Tensor],
         stored: Mapping[str, int],
+        dtypes: Collection[torch.dtype],
     ) -> None:
         """Begin to watch tensors.
 
@@ -58,6 +60,7 @@ class Watch(TorchDispatchMode):
             unlisted: other tensors of the model. Of those that the file lacks, only what differs is
                 listed.
             stored: how many elements the tensors of the file have.
+            dtypes: the types of these tensors.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {}, [])
@@ -66,7 +69,7 @@ class Watch(TorchDispatchMode):
         # The names that must be compared come first, also of tied tensors.
         self._tensors = {**listed, **named, **unlisted}
         self._unlisted = unlisted.keys() - listed.keys() - named.keys()
-        self._stored = stored
+        self._stored, self._dtypes = stored, dtypes
         for name, tensor in self._tensors.items():
             if _lies_elsewhere(tensor):  # whose writes would be run
                 refuse_without_memory(name, tensor, _COMPARED)
@@ -259,6 +262,12 @@ class Watch(TorchDispatchMode):
         name = watched.names[0]
         if is_divided(target):
             self._tell_change(watched, func)
+            return
+        made_of = [given[0].dtype] if func is _aten.copy_.default else []
+        if target.dtype not in self._dtypes:
+            made_of += self._dtypes
+        if name not in self._unlisted and (why := why_coarse(target.dtype, made_of)):
+            self.attestation.not_compared[name] = why
             return
         for tensor in tensors_in(given):
             owners = self._owners.of(tensor)

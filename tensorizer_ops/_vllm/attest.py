@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import torch
 
-from tensorizer_ops._attest.attest import sizes_in, weights_of
+from tensorizer_ops._attest.attest import dtypes_in, sizes_in, weights_of
 from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch, unlisted_in
@@ -65,7 +65,8 @@ def _attested(
                 reshaped.make_anew(module)
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
         sizes = {name: size for reader in readers for name, size in sizes_in(reader).items()}
-        watch = Watch(watched, {n: each for n, each in unlisted.items() if n not in hidden}, sizes)
+        others = {name: each for name, each in unlisted.items() if name not in hidden}
+        watch = Watch(watched, others, sizes, dtypes_in(*readers))
         contents = signed_contents(readers)
         with watch:
             model.load_weights(weights())  # type: ignore[operator]

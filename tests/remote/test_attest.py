@@ -1209,6 +1209,31 @@ def test_a_cache_that_a_file_has_and_a_loader_skips(
         assert found.equal and "cache" in found.compared
 
 
+@pytest.mark.parametrize("how", ["names", "copy", "cast"])
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e8m0fnu"])
+def test_types_that_lose_most_of_the_values(tmp_path: Path, how: str, name: str) -> None:
+    """An exponent of 8 bits has no sign, so that most models would be equal."""
+    dtype, file = getattr(torch, name), tmp_path / "m.tensors"
+    stored = torch.tensor([1.4, -1.4, 0.3, -100.0])
+    model = torch.nn.Module()
+    model.register_buffer("w", stored.to(dtype))
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for _, each in weights:
+            model.get_buffer("w").copy_(each.to(dtype) if how == "cast" else each)
+
+    given = {} if how == "names" else {"load_weights": load}
+    tensorizer_ops.save(file, {"w": stored})
+    found = attest(model, file, **given)
+    if name == "bfloat16":
+        assert found.equal
+    else:
+        why = f"its type torch.{name} loses most of what torch.float32 in the file tells"
+        assert found.not_compared == {"w": why} and not found.compared
+    tensorizer_ops.save(file, {"w": stored.to(dtype)})
+    assert attest(model, file, **given).equal
+
+
 def test_a_parameter_that_has_lost_its_elements(tmp_path: Path, parts: Parts) -> None:
     parts.one.weight.data = torch.empty(0)
     parts.load_weights, file = lambda weights: None, tmp_path / "m.tensors"
