@@ -414,8 +414,8 @@ SIGNED_BUGS = (
     Bug(
         "the bundle is read again for the second file",
         "io/signed/open.cpp",
-        "access ? access->get<JobBundle>(make) : make();",
-        "make();",
+        "access ? access->get<JobBundle>(&make_bundle) : make_bundle();",
+        "make_bundle();",
     ),
     Bug(
         "what is left of a file that was signed in whole is not compared",

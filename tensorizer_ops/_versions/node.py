@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.options import Options, as_text
+from tensorizer_ops._base.options import Options, as_text, kept
 from tensorizer_ops._base.private import PrivateFolder
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._versions.elements import NotInPlace, write_changes
@@ -63,7 +63,7 @@ class Node:
 
     def __init__(self, uri: Target, folder: str, options: Options, interval: float = 1.0) -> None:
         place = _absolute(to_uri(uri))
-        self._uri, self._options, self._interval = place, options, interval
+        self._uri, self._options, self._interval = place, kept(options), interval
         self._place = Place(place, {**as_text(options), **_AT_ONCE})
         self._label = repr(_core.without_secrets(to_uri(uri)))
         with contextlib.suppress(errors.Unavailable, errors.TimedOut):

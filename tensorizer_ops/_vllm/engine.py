@@ -25,7 +25,6 @@ from vllm.platforms import current_platform
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
-from tensorizer_ops._base.options import kept
 from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
 from tensorizer_ops._versions.checksums import checksums
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
@@ -85,7 +84,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         def begin() -> None:
             self.shutdown()
             options = self._with_trust(init_info.options)
-            self._node = Node(init_info.uri, init_info.folder, kept(options), init_info.interval)
+            self._node = Node(init_info.uri, init_info.folder, options, init_info.interval)
 
         all_succeed(begin)
 
