@@ -38,6 +38,7 @@ def main(rank):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", store=store(rank == keeper), rank=rank, world_size=count, timeout=timeout)
+    dist.barrier()  # a rank would wait for the connection of one that has ended the group already
     body(rank, count, given)
     dist.destroy_process_group()
 
