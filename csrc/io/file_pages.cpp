@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kMaps = "/proc/self/maps";
 
-// A job takes this much memory more.
+// How much is replaced at a time, as there is memory for both then.
 constexpr std::uintptr_t kDetachedAtOnce = 64 << 20;
 
 // The addresses of whole pages.
@@ -65,7 +65,6 @@ std::vector<Range> pages_of(const std::vector<Bytes>& memory, std::uintptr_t pag
               system_errno);
 }
 
-// What others write to these pages meanwhile may be lost.
 void detach(std::uintptr_t begin, std::size_t size, int protection) {
   void* const place = reinterpret_cast<void*>(begin);
   void* const fresh =

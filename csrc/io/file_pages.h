@@ -20,9 +20,8 @@ std::vector<FilePages> file_pages();
 
 // Puts pages of no file, with the same bytes, in the place of all private pages of files that lie
 // in the given memory. Private pages change with their file until they are written to, and are
-// discarded when the file is cut off. Nobody may write to these pages at the same time, but those
-// who have asked for this, too. Throws Error if the
-// system refuses.
+// discarded when the file is cut off. What others write to these pages meanwhile may be lost, but
+// not what a caller writes after its own call. Throws Error if the system refuses.
 void detach_from_files(const std::vector<Bytes>& memory);
 
 }  // namespace tensorizer
