@@ -1,19 +1,18 @@
 #include "io/planted.h"
 
+#include <limits.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <cstddef>
 #include <fstream>
 #include <limits>
-#include <system_error>
+#include <utility>
 
 namespace tensorizer {
 
 namespace {
 
-constexpr int kMostLinks = 40;  // as in the kernel
-
-// What has a path, and its folder.
+// A file or a link, and the folder that it is in.
 struct Found {
   struct stat folder;
   struct stat made;
@@ -28,6 +27,15 @@ std::optional<Found> look_at(const std::string& path) {
 }
 
 }  // namespace
+
+std::optional<std::string> link_target(const std::string& path) {
+  char text[PATH_MAX];
+  const ssize_t length = readlink(path.c_str(), text, sizeof(text));
+  if (length < 0) return std::nullopt;
+  const std::string target(text, static_cast<std::size_t>(length));
+  if (target.starts_with('/')) return target;
+  return path.substr(0, path.rfind('/') + 1) + target;  // npos + 1 is 0
+}
 
 bool may_be_anybody(uid_t user) {
   uid_t overflow = 65534;
@@ -58,14 +66,13 @@ std::optional<bool> may_be_planted(const std::string& path) {
 }
 
 std::optional<FileIdentity> own_file_at(std::string path) {
-  std::error_code failure;
   for (int links = 0; links <= kMostLinks; ++links) {
     const std::optional<Found> found = look_at(path);
     if (!found || may_be_planted(found->folder, found->made)) return std::nullopt;
     if (!S_ISLNK(found->made.st_mode)) return FileIdentity{found->made.st_dev, found->made.st_ino};
-    const std::filesystem::path target = std::filesystem::read_symlink(path, failure);
-    if (failure) return std::nullopt;
-    path = std::filesystem::path(path).replace_filename(target).string();
+    std::optional<std::string> target = link_target(path);
+    if (!target) return std::nullopt;
+    path = std::move(*target);
   }
   return std::nullopt;
 }

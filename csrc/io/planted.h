@@ -10,6 +10,12 @@
 
 namespace tensorizer {
 
+// How many links lead from one to the next at the most, as in the kernel.
+inline constexpr int kMostLinks = 40;
+
+// Returns where the link `path` leads; null and errno if it is none.
+std::optional<std::string> link_target(const std::string& path);
+
 // Returns whether all users from outside of this user namespace, such as a container, have this
 // number here.
 bool may_be_anybody(uid_t user);

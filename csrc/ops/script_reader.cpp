@@ -67,7 +67,7 @@ c10::Dict<std::string, double> stats_of(const FileReader& reader) {
   return dict;
 }
 
-// What is pickled keeps the texts as they were given.
+// Only the file gets these: a pickle keeps the options as they were given.
 OptionList absolute_options(const Options& options) { return absolute_paths(option_list(options)); }
 
 }  // namespace

@@ -73,7 +73,7 @@ _OPENED = ("entity_vocab", "init_inputs", "merges", "source_spm", "target_spm", 
 _NOT_OPENED = ("added_tokens_file", "name_or_path", "special_tokens_map_file")
 # In which another file of MyT5 would be named.
 _BYTE_MAPS = "byte_maps.json"
-# What a tokenizer.json has in it if the second parts of merges begin with a text, or hides it.
+# Finds every tokenizer.json whose merges have a prefix, also if the key is spelled with escapes.
 _MAY_HAVE_PREFIX = re.compile(rb'subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')
 
 

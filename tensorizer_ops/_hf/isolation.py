@@ -57,7 +57,7 @@ class _Call:
     def __init__(self, folder: Folder) -> None:
         self.label = folder.label
         self.watched = self.over = False
-        # What transformers may open: a signed folder is read by this library alone.
+        # Folders that transformers may read. A signed one is read, and compared, by this library.
         self.open = {folder.path} if folder.policy is None else set()
         self.fault: errors.Error | None = None  # of a file that transformers asked for
         self.ends = ExitStack()

@@ -31,8 +31,8 @@ constexpr std::uint64_t kMostStart = 1 << 20;
 
 constexpr std::string_view kTensorsSuffix = ".tensors";
 
-// What names of files of models end in, besides those of other formats: a folder with such a name
-// may stand in the place of a file.
+// The endings of files of models, besides those of other formats. A folder with such a name may
+// have been put in the place of a file.
 constexpr std::string_view kEndings[] = {kTensorsSuffix, kSingleSuffix, ".st", ".enc",
                                          ".model",       ".jinja",      ".py"};
 

@@ -1,7 +1,6 @@
 #include "io/local/open.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +16,6 @@ namespace tensorizer {
 
 namespace {
 
-constexpr int kMostLinks = 40;  // as in the kernel
 // How often to check whether a FIFO has a reader; the system offers no way to wait for one.
 constexpr std::chrono::milliseconds kReaderInterval{5};
 
@@ -72,16 +70,6 @@ bool is_in_proc(const std::string& path) {
                   " of another user, in a folder in which all may create files: save to another "
                   "name",
               EACCES, path);
-}
-
-// Returns where the link `path` leads; null and errno if it is none.
-std::optional<std::string> link_target(const std::string& path) {
-  char text[PATH_MAX];
-  const ssize_t length = readlink(path.c_str(), text, sizeof(text));
-  if (length < 0) return std::nullopt;
-  const std::string target(text, static_cast<std::size_t>(length));
-  if (target.starts_with('/')) return target;
-  return path.substr(0, path.rfind('/') + 1) + target;  // npos + 1 is 0
 }
 
 Descriptor open_fifo_for_writing(const std::string& path, Cancel& cancel) {
