@@ -327,13 +327,11 @@ bool has_name_of_file(const std::string& uri) {
 
 void refuse_name_of_file(const std::string& folder, std::span<const std::string> listed) {
   const std::string path = signed_path(folder);
-  const std::size_t own = path.rfind('/') + 1;
-  const bool is_listed = own < path.size() && std::ranges::any_of(
-                                                  listed,
-                                                  [&](std::string_view file) {
-                                                    return file.substr(file.rfind('/') + 1) ==
-                                                           std::string_view(path).substr(own);
-                                                  });
+  const std::string_view own = std::string_view(path).substr(path.rfind('/') + 1);
+  const auto is_own = [&](std::string_view file) {
+    return file.substr(file.rfind('/') + 1) == own;  // npos + 1 is 0
+  };
+  const bool is_listed = !own.empty() && std::ranges::any_of(listed, is_own);
   if (!is_listed && !has_name_of_file(folder)) return;
   throw Error(ErrorKind::Crypto,
               quote(without_secrets(path), 4096) +
