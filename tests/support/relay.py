@@ -132,7 +132,9 @@ class Relay:
             for pair in [pair for pair in self._pairs if pair.is_over()]:
                 pair.join()
                 self._pairs.remove(pair)
-            self._pairs.append(Pair(self, client, server))
+            pair = Pair(self, client, server)
+            self._pairs.append(pair)  # before a byte passes, for unread()
+            pair.start()
 
     def until_cut(self, data: bytes) -> int:
         """Returns how much of `data` may be sent before `meanwhile` runs: up to the cut, or all."""
@@ -177,6 +179,8 @@ class Pair:
             threading.Thread(target=self._copy, args=(client, server, False)),
             threading.Thread(target=self._copy, args=(server, client, True)),
         ]
+
+    def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
