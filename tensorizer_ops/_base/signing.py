@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, has_no_folders
-from tensorizer_ops._base.options import Options, SecretOptions, as_pairs, as_text
+from tensorizer_ops._base.options import Options, SecretOptions, as_pairs, as_text, kept
 from tensorizer_ops._base.private import temporary_folder
 from tensorizer_ops._base.targets import to_uri
 
@@ -32,13 +32,19 @@ class ToSign:
     root: str = ""  # the root digest, once it is signed
 
 
-def check_signable(folder: Folder) -> None:
-    """Raise if signatures cannot be beside the files of a folder."""
+def kept_key(key: Key | None, folder: Folder) -> str | None:
+    """Return the name of a key that is to sign files of a folder later; a path in it is absolute.
+
+    Raises if signatures cannot be beside the files of the folder.
+    """
+    if key is None:
+        return None
     if has_no_folders(folder.name):
         raise errors.InvalidArgument(
             f"sign is for files with a signature beside them, and {folder.label} is in Redis, "
             "which keeps tensors only"
         )
+    return kept({"key": key_name(key)})["key"]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tensorizer_ops._base.arguments import at_least, checked
 from tensorizer_ops._base.nested import refuse_key
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, texts_of
 from tensorizer_ops._base.progress import Progress
-from tensorizer_ops._base.signing import Key, check_signable, signed
+from tensorizer_ops._base.signing import Key, kept_key, signed
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
 from tensorizer_ops._chain.listing import Entry, Listing, is_damage, logger
@@ -96,11 +96,9 @@ class Chain:
         self._keep = None if keep is None else at_least("keep", keep, 1)
         self._grace = at_least("grace", grace, 0)
         self._hashes: Hashes = hashes
-        self._sign = sign
         self._threads = threads
         self._store = Store.at(uri, options)
-        if sign is not None:
-            check_signable(self._store.folder)
+        self._sign = kept_key(sign, self._store.folder)
         self._damaged: set[str] = set()  # the names of steps that a load has passed over
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import at_least, checked, wrong
 from tensorizer_ops._base.options import Metadata, Options
 from tensorizer_ops._base.private import PrivateFolder, temporary_folder
-from tensorizer_ops._base.signing import Key, check_signable, copy_signed
+from tensorizer_ops._base.signing import Key, copy_signed, kept_key
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.deltas import delta
 from tensorizer_ops._front.inspection import File
@@ -81,10 +81,9 @@ class Publisher:
     ) -> None:
         self._whole_every = at_least("whole_every", whole_every, 1)
         self._grace = at_least("grace", grace, 0)
-        self._fenced, self._sign, self._threads = fenced, sign, threads
+        self._fenced, self._threads = fenced, threads
         self._place = Place(uri, options)
-        if sign is not None:
-            check_signable(self._place.folder)
+        self._sign = kept_key(sign, self._place.folder)
         if fenced and not self._place.has_fences():
             raise errors.InvalidArgument(
                 f"the server of {self._place.label} replaces files whatever a request says they "

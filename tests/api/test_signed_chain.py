@@ -64,6 +64,22 @@ def test_signed_steps(root: Path, signer: Signer) -> None:
     run("verify", "-o", f"trust=file:{signer.public}", root)
 
 
+def test_a_relative_path_of_the_key(
+    root: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(signer.private, tmp_path / "key")
+    monkeypatch.chdir(tmp_path)
+    chain = Chain(root, sign="file:key", options=signer.options)
+    publisher = tensorizer_ops.Publisher(tmp_path / "versions", sign=Path("key"))
+    monkeypatch.chdir("/")
+    chain.save(1, state_of(1))
+    assert chain.load().step == 1
+    with publisher:
+        publisher.publish({"w": torch.ones(3)}, step=1)
+    (file,) = (tmp_path / "versions").glob("[0-9]*.tensors")
+    assert tensorizer_ops.load(file, options=signer.options)["w"].sum() == 3
+
+
 def test_signatures_go_with_their_steps(root: Path, signer: Signer) -> None:
     signed(root, signer, 1, 2, 3, keep=1)
     signed(root, signer, 4)
