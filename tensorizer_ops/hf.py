@@ -91,14 +91,13 @@ def from_pretrained(
         TypeError: ``model_class`` is not of these libraries.
     """
     folder = Folder(uri, options)
-    if kwargs.pop("trust_remote_code", False):
-        raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
+    _drop_hub(kwargs)
     for name in _PLACES:
         if name in kwargs:
             raise errors.InvalidArgument(
                 f"{name}= cannot be given: uri is the folder, and weights= a file in it"
             )
-    for name in (*_OF_THE_HUB, "use_safetensors", "weights_only"):
+    for name in ("use_safetensors", "weights_only"):
         kwargs.pop(name, None)
     dtype = kwargs.pop("torch_dtype", dtype)  # the older name
     where, device_map = configs.devices_of(device, device_map)
@@ -201,21 +200,29 @@ def save_pretrained(
                 folder.write(path.name, str(path))
 
 
+def _drop_hub(kwargs: dict[str, Any]) -> None:
+    """Remove the arguments that say how to ask the Hub; raise for one that allows its code."""
+    if kwargs.pop("trust_remote_code", False):
+        raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
+    for name in _OF_THE_HUB:
+        kwargs.pop(name, None)
+
+
 @checked
 def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> Any:
     """Return the tokenizer in the folder of a model.
 
     Args:
         uri, options: as for :func:`from_pretrained`.
-        kwargs: passed on to ``AutoTokenizer.from_pretrained``.
+        kwargs: passed on to ``AutoTokenizer.from_pretrained``; none may name a file.
 
     Raises:
         FileNotFoundError: the folder has no tokenizer.
         ValueError: a file of the tokenizer is malformed, names something that is no tokenizer or
             a file elsewhere, or leads to code, to a pickle or to the network.
     """
-    if kwargs.pop("trust_remote_code", False):
-        raise errors.InvalidArgument("trust_remote_code=True: code in a folder is never executed")
+    _drop_hub(kwargs)
+    files.refuse_files(kwargs)
     import transformers
 
     folder = Folder(uri, options)

@@ -40,11 +40,11 @@ from tensorizer_ops._base.signed_folder import (
     PIECE,
     files_in,
     is_empty,
-    may_be_empty,
     read_through,
     refuse_link,
     refuse_links,
     refuse_unsigned,
+    unlisted,
 )
 from tensorizer_ops._base.signing import key_name, root_of, write_signature
 from tensorizer_ops._base.targets import Target, local_path, to_uri
@@ -326,12 +326,17 @@ def sign(
                 )
             advice = "put the file there, or leave it out with ignore="
             refuse_link(folder, path, errors.InvalidArgument, advice)
-            if method == "shards" and is_empty(path) and not may_be_empty(name):
-                raise errors.InvalidArgument(
-                    f"{path!r} is empty, and has no shards to sign: remove it, leave it out with "
-                    "ignore=, or sign whole files with method='files'"
-                )
-        files = {name: to_uri(Path(path)) for name, path in found.items()}
+        listed = [
+            name
+            for name, path in found.items()
+            if not name.endswith("/") and not (method == "shards" and is_empty(path))
+        ]
+        for name in unlisted(found, listed):
+            raise errors.InvalidArgument(
+                f"{os.path.join(folder, name)!r} is empty, and has no shards to sign: remove it, "
+                "leave it out with ignore=, or, if it is a file, sign with method='files'"
+            )
+        files = {name: to_uri(Path(found[name])) for name in listed}
     if method == "files" and shard_size is not None:
         raise errors.InvalidArgument('shard_size is for method="shards"')
     if shard_size is not None and shard_size < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.folder import LIMIT, NEVER_SIGNED, SIGNATURE, Folder, raise_own
@@ -14,7 +14,8 @@ PIECE = 4 << 20
 # What programs that serve a model do not read.
 _TEXTS = ("README", "LICENSE", "NOTICE")
 _HARMLESS = (".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", SIGNATURE)
-_HARMLESS_FOLDERS = {*NEVER_SIGNED, ".cache"}
+# What Git and the client of the Hub keep in a folder.
+OF_TOOLS = (*NEVER_SIGNED, ".cache")
 
 
 def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
@@ -28,7 +29,12 @@ def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
     refuse_links(folder.path, names)
     here = files_in(folder.path, folder.left_out)
     ignored = {os.path.normpath(name) for name in folder.ignored}
-    harmless = [name for name in here if _is_below(name, ignored) and _is_harmless(name)]
+    harmless = [
+        name
+        for name in here
+        if (_is_below(name, ignored) and _is_harmless(name))
+        or (name.endswith("/") and name.rstrip("/") in ignored)
+    ]
     advice = (
         "remove them, or sign them (what the signer left out may be read as well, except READMEs, "
         "licenses and pictures)"
@@ -59,7 +65,7 @@ def _is_below(name: str, places: set[str]) -> bool:
 def _is_harmless(name: str) -> bool:
     """Return whether programs that serve a model do not read a file of this name."""
     *folders, last = name.split("/")
-    if not _HARMLESS_FOLDERS.isdisjoint([*folders, last]):
+    if not {*OF_TOOLS}.isdisjoint([*folders, last]):
         return True
     stem, suffix = os.path.splitext(last)
     is_text = stem.upper().startswith(_TEXTS) and suffix.lower() in ("", ".txt")
@@ -67,22 +73,28 @@ def _is_harmless(name: str) -> bool:
 
 
 def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
-    """Return the paths of all files in a folder by their names, which have slashes."""
+    """Return the paths of all files in a folder by their names, which have slashes.
+
+    The names of empty folders end in one: libraries ask which names there are.
+    """
     ignored = {os.path.normpath(name) for name in left_out}
     found, folders = {}, [""]
     for inside in folders:
         try:
-            with os.scandir(os.path.join(folder, inside)) as entries:
-                for entry in entries:
-                    name = os.path.join(inside, entry.name)
-                    if name in ignored:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(name)
-                    else:
-                        found[name] = entry.path
+            with os.scandir(os.path.join(folder, inside)) as scanned:
+                entries = [*scanned]
         except OSError as error:
             raise_own(error)
+        for entry in entries:
+            name = os.path.join(inside, entry.name)
+            if name in ignored:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(name)
+            else:
+                found[name] = entry.path
+        if not entries and inside:
+            found[f"{inside}/"] = os.path.join(folder, inside)
     return dict(sorted(found.items()))
 
 
@@ -109,19 +121,40 @@ def refuse_unsigned(
 
 
 def others_in(folder: str, names: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
-    """Yield the names of files in a folder, and of links, that are none of those given.
+    """Yield the names of files in a folder, of links and of empty folders, that are not given.
 
     Where a signature was left out, there may be no folder now.
     """
-    known = set(names)
     ignored = [
         name
         for name in left_out
         if not (name.endswith(SIGNATURE) and os.path.isdir(os.path.join(folder, name)))
     ]
-    for name, path in files_in(folder, ignored).items():
-        if name not in known and not (is_empty(path) and may_be_empty(name)):
-            yield name
+    return unlisted(files_in(folder, ignored), names)
+
+
+def unlisted(found: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
+    """Yield the names of what was found in a folder, but for those given and what means nothing.
+
+    That is an empty ``.gitkeep`` or ``__init__.py`` beside a given file, and what is empty in
+    ``.cache``: shards cannot list these. Others mean something, if only by their names: an empty
+    ``chat_template.jinja`` is the template, and transformers takes any ``….tiktoken.model`` or
+    folder of that name for a kind of vocabulary.
+    """
+    known = {*names}
+    folders = {"", *itertools.chain.from_iterable(map(_folders_of, known))}
+    for name, path in found.items():
+        place, _, last = name.rpartition("/")
+        is_folder = not last
+        keeps_place = place in folders and last in ("", ".gitkeep", "__init__.py")
+        means_nothing = keeps_place or name.startswith(".cache/")
+        if name.rstrip("/") in known or (means_nothing and (is_folder or is_empty(path))):
+            continue
+        yield name
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    return itertools.accumulate(name.split("/")[:-1], os.path.join)
 
 
 def _is_in_cache_of_hub(folder: str, link: str) -> bool:
@@ -131,20 +164,6 @@ def _is_in_cache_of_hub(folder: str, link: str) -> bool:
     found = os.path.realpath(link)
     is_here = os.path.basename(snapshots) == "snapshots" and os.path.dirname(found) == blobs
     return is_here and os.path.isfile(found)
-
-
-def may_be_empty(name: str) -> bool:
-    """Return whether it means nothing that a file of this name is there, if it is empty.
-
-    It cannot be signed in shards: it has none. Of others, an empty ``chat_template.jinja`` would be
-    the template.
-    """
-    return is_hidden(name) or name.split("/")[-1] == "__init__.py"
-
-
-def is_hidden(name: str) -> bool:
-    """Return whether a file, or a folder that it is in, is hidden."""
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def is_empty(path: str) -> bool:

@@ -139,6 +139,16 @@ def check_tokenizer(folder: Folder, place: str, *, is_copy: bool) -> None:
             _check_merges(path, folder)
 
 
+def refuse_files(given: Mapping[str, Any]) -> None:
+    """Raise for arguments of a tokenizer that name files, which would be read in their places."""
+    for name, value in given.items():
+        if _is_of_files(name, os.fspath(value) if isinstance(value, os.PathLike) else value):
+            raise errors.InvalidArgument(
+                f"{name} is given, and only the files in the folder are read: leave it out, or use "
+                "AutoTokenizer of transformers itself"
+            )
+
+
 def _without_files(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a part of a config without the entries that name files."""
     return {key: value for key, value in fields.items() if not _is_of_files(key, value)}

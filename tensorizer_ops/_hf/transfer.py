@@ -24,7 +24,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder, inside, raise_own, refuse_path, refuse_signed
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
-from tensorizer_ops._base.signed_folder import others_in, refuse_links
+from tensorizer_ops._base.signed_folder import OF_TOOLS, others_in, refuse_links
 from tensorizer_ops._base.targets import Target, is_uri
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._hf.files import (
@@ -39,7 +39,8 @@ LIST = "SHA256SUMS"
 _INCOMPLETE = "# incomplete: "
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 # The names of files that a killed download leaves behind.
-_PART = re.compile(r"\..*\.[0-9a-f]{8}\.part", re.DOTALL)
+# What is left of a download that was killed, and the folder and the name of the file.
+_PART = re.compile(r"((?:.*/)?)\.(.*)\.[0-9a-f]{8}\.part", re.DOTALL)
 _MODEL_FILES = (".tensors", ".safetensors")
 # Bytes that are read at a time, and those that are fetched ahead; requests for small files.
 _PIECE = 4 << 20
@@ -199,16 +200,16 @@ def download(
 def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
     """Raise if there would be unsigned files beside signed ones that are copied to a target.
 
-    Libraries find files in a folder by themselves. They do not look for those that are hidden at
-    its top, nor for what downloads leave there.
+    Libraries find files in a folder by themselves, also hidden ones. They use neither what tools
+    keep at its top, nor what other downloads of these files have left.
     """
     if not os.path.isdir(target):
         return
     # A link in the place of a file is replaced.
     refuse_links(target, {os.path.dirname(name) for name in names} - {""})
-    bundle = inside(target, folder.loads["signature"])
-    for name in others_in(target, [*names, LIST], bundle):
-        if not (name.startswith(".") or _PART.fullmatch(os.path.basename(name))):
+    left_out = [*OF_TOOLS, *inside(target, folder.loads["signature"])]
+    for name in others_in(target, [*names, LIST], left_out):
+        if not ((part := _PART.fullmatch(name)) and "".join(part.groups()) in names):
             raise errors.InvalidArgument(
                 f"{os.path.join(target, name)!r} is none of the signed files that are copied from "
                 f"{folder.label}, and may be used with them: move it away, or give another folder"

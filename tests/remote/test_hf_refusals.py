@@ -270,6 +270,15 @@ def test_a_vocabulary_of_tiktoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "ab" in vocab and "cd" not in vocab
 
 
+@pytest.mark.parametrize("name", ["tokenizer_file", "vocab_file", "vocab"])
+@pytest.mark.parametrize("kind", [str, Path])
+def test_files_in_the_arguments_of_a_tokenizer(tmp_path: Path, name: str, kind: Any) -> None:
+    save_pretrained(new(llama), tmp_path, word_tokenizer())
+    assert "few" in hf.tokenizer(tmp_path, local_files_only=True).get_vocab()
+    with pytest.raises(ValueError, match=f"{name} is given, and only the files in the folder"):
+        hf.tokenizer(tmp_path, **{name: kind(tmp_path / "tokenizer.json")})
+
+
 def test_files_on_which_tokenizers_panic(tmp_path: Path) -> None:
     """That is no Exception, and a panic during another one ends the process."""
     save_pretrained(new(llama), tmp_path, word_tokenizer())

@@ -471,12 +471,23 @@ def test_links_are_not_verified(model: Path, signer: Signer, tmp_path: Path, met
 def test_empty_files(model: Path, signer: Signer, method: Any) -> None:
     """Shards cannot list them, and libraries would take some: an empty template is one, too."""
     harmless = [".gitkeep", "code/__init__.py", ".cache/huggingface/config.json.lock"]
+    (model / "code").mkdir()
+    (model / "code" / "a.py").write_text("pass")
+    (model / ".cache" / "huggingface" / "download").mkdir(parents=True)
     for name in harmless:
         (model / name).parent.mkdir(parents=True, exist_ok=True)
         (model / name).touch()
     tensorizer_ops.sign(model, key=signer.private, method=method)
     trust.verify(model, policy=signer.options["trust"])
-    for name in ("chat_template.jinja", "code/config.json", "generation_config.json"):
+    for name in (
+        ".tokenizer.model.x",
+        "additional_chat_templates/.jinja",
+        "chat_template.jinja",
+        "code/config.json",
+        "generation_config.json",
+        "tekken.json/__init__.py",
+    ):
+        (model / name).parent.mkdir(exist_ok=True)
         (model / name).touch()
         with pytest.raises(errors.Crypto, match=f"not signed, such as '{name}'"):
             trust.verify(model, policy=signer.options["trust"])
@@ -487,11 +498,26 @@ def test_empty_files(model: Path, signer: Signer, method: Any) -> None:
             with pytest.raises(ValueError, match=f"{name}' is empty, and has no shards to sign"):
                 tensorizer_ops.sign(model, key=signer.private)
             (model / name).unlink()
+            if "/" in name and not any((model / name).parent.iterdir()):
+                (model / name).parent.rmdir()
     for name in harmless:
         (model / name).write_text("not empty")
     if method == "shards":
         with pytest.raises(errors.Crypto, match="files that are not signed"):
             trust.verify(model, policy=signer.options["trust"])
+
+
+@pytest.mark.parametrize("name", ["tekken.json", "code/nested"])
+def test_empty_folders(model: Path, signer: Signer, name: str) -> None:
+    """Transformers asks which names there are, and takes a folder for a file."""
+    tensorizer_ops.sign(model, key=signer.private)
+    (model / name).mkdir(parents=True)
+    with pytest.raises(errors.Crypto, match=f"not signed, such as '{name}/'"):
+        trust.verify(model, policy=signer.options["trust"])
+    with pytest.raises(ValueError, match=f"{name}/' is empty"):
+        tensorizer_ops.sign(model, key=signer.private)
+    tensorizer_ops.sign(model, key=signer.private, ignore=[name])
+    trust.verify(model, policy=signer.options["trust"])
 
 
 def test_links_are_not_signed(model: Path, signer: Signer) -> None:

@@ -289,6 +289,8 @@ def test_what_is_never_signed_in_a_folder_of_a_signed_one(model: Path, signer: S
             with pytest.raises(errors.Crypto, match=f"such as '.*{re.escape(name)}'"):
                 trust.verify(place, **given)
         added.unlink()
+        if added.parent.name == ".github":
+            added.parent.rmdir()
     assert trust.verify(above, **given)
 
 
@@ -452,7 +454,7 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
     tensorizer_ops.save(folder / "2_Dense" / "model.safetensors", tensors)
     (folder / "config.json").write_text('{"a": 1}')
     (folder / "empty").mkdir()
-    ignored = ["README.md", ".cache", "tokenizer.json", "docs"]
+    ignored = ["README.md", ".cache", "tokenizer.json", "docs", "empty"]
     tensorizer_ops.sign(folder, key=signer.private, ignore=ignored)
     for name in ("README.md", ".cache/a.metadata", "docs/License", "docs/picture.png"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -825,8 +827,17 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
 
 
+def unlink_with_folder(path: Path) -> None:
+    """Also removes the folder of the file, if it is empty then."""
+    path.unlink()
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+
+
 # Some of the names under which libraries find files by themselves.
 OF_ANOTHER_MODEL = (
+    ".a.safetensors",
+    ".tekken.json.01234567.part",
     "chat_template.jinja",
     "tokenizer.model.v3",
     "additional_chat_templates/.a.jinja",
@@ -847,7 +858,8 @@ def test_a_download_over_another_model(
     bundle = tmp_path / "target" / "bundle"
     tensorizer_ops.sign(model, key=signer.private, signature=bundle)
     target = tmp_path / "target"
-    for mine in (".git/a.json", ".mine", "SHA256SUMS", "sub/.a.01234567.part", "a/__init__.py"):
+    left = ".m.tensors.01234567.part"
+    for mine in (".git/a.json", ".cache/a", "SHA256SUMS", f"sub/{left}", "sub/__init__.py"):
         (target / mine).parent.mkdir(parents=True, exist_ok=True)
         (target / mine).write_text("" if mine.endswith(".py") else "{}")
 
@@ -862,7 +874,7 @@ def test_a_download_over_another_model(
     with pytest.raises(ValueError, match=f"{name}' is none of the signed files"):
         download()
     assert (target / name).read_text() == "{}"
-    (target / name).unlink()
+    unlink_with_folder(target / name)
     download()
 
 
@@ -895,7 +907,7 @@ def test_a_fetch_over_another_model(model: Path, signer: Signer, tmp_path: Path,
     with pytest.raises(ValueError, match=f"{name}' is none of the signed files"):
         tensorizer_ops.hf.fetch(model, target, options=signer.options)
     assert (target / "config.json").read_text() == "of another model"
-    (target / name).unlink()
+    unlink_with_folder(target / name)
     for _ in range(2):
         tensorizer_ops.hf.fetch(model, target, options=signer.options)
         assert (target / "config.json").read_text() == "{}"
