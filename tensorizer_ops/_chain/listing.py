@@ -6,6 +6,7 @@ folder is no part of the chain.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ FILES = (CHAIN, "chain-copy.tensors")
 _VERSION = 1
 _MOST = 100_000  # steps in a list
 _MOST_TEXT = 192 * _MOST  # a step takes 160 characters at most
+_MOST_BYTES = 8 * _MOST_TEXT  # of a file
 _END = 1 << 63  # of numbers
 # What a damaged file raises, or one that is not there.
 DAMAGE = (
@@ -135,22 +137,25 @@ def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
     needed, or with ``trust`` that a step is not signed.
     """
     is_known = "key" in options or "trust" in options
-    return isinstance(error, DAMAGE) and (is_known or not isinstance(error, errors.Crypto))
+    is_of_link = isinstance(error, OSError) and error.errno in (errno.ELOOP, errno.ENAMETOOLONG)
+    is_of_file = isinstance(error, DAMAGE) and (is_known or not isinstance(error, errors.Crypto))
+    return is_of_link or is_of_file
 
 
-def opened(folder: Folder, name: str, options: dict[str, str]) -> File:
-    """Open a file of a chain. What is no file, such as a FIFO, is a damaged one."""
-    if folder.path is not None:
-        path = os.path.join(folder.path, name)
-        if os.path.exists(path) and not os.path.isfile(path):
+def opened(folder: Folder, name: str, options: dict[str, str], most: float = float("inf")) -> File:
+    """Open a file of a chain. What is no file, such as a FIFO, or has more bytes, is damaged."""
+    if folder.path is not None and os.path.lexists(path := os.path.join(folder.path, name)):
+        if not os.path.isfile(path):
             raise errors.InvalidFormat(f"{name!r} in {folder.label} is no file")
+        if os.path.getsize(path) > most:
+            raise errors.InvalidFormat(f"{name!r} in {folder.label} has more than {most} bytes")
     return File(folder.below(name), options)
 
 
 def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:
     """Return the list in one of the two files."""
     label = f"{name!r} in {folder.label}"
-    file = opened(folder, name, unsigned(options))
+    file = opened(folder, name, unsigned(options), _MOST_BYTES)
     if file.format().authenticated and "key" not in options:
         raise errors.Crypto(
             f"the checkpoints in {folder.label} are encrypted: name their key with the option 'key'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -348,6 +349,49 @@ def test_a_step_of_ranks_in_the_place_of_another(
     assert why in done.stderr
     (root / two.name).rename(root / "best")
     assert checkpoint.load(root / "best", **trusted)["step"] == 1
+
+
+NO_FILES: dict[str, Callable[[Path], None]] = {
+    "FIFO": os.mkfifo,
+    "folder": Path.mkdir,
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to a long name": lambda path: path.symlink_to("x" * 300),
+    "link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "link to nothing": lambda path: path.symlink_to("nothing"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("name", ["rank-*.tensors", "checkpoint.tensors", "*.sig", "."])
+@pytest.mark.parametrize("state", [None, state_of(0)], ids=["new state", "state"])
+def test_a_step_that_is_no_files(
+    root: Path, signer: Signer, name: str, kind: str, state: dict[str, Any] | None
+) -> None:
+    """The step before it is loaded."""
+    _, last = signed_of_ranks(root, signer, 1, 2)
+    place = root / last.name
+    for path in [place] if name == "." else [*place.glob(name)]:
+        shutil.rmtree(path) if name == "." else path.unlink()
+        if not (kind == "FIFO" and path.suffix == ".sig"):
+            NO_FILES[kind](path)
+    assert Chain(root, options=signer.options).load(state).step == 1
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_a_list_that_is_no_file(root: Path, signer: Signer, kind: str) -> None:
+    chain = signed(root, signer, 1)
+    (root / LISTS[0]).unlink()
+    NO_FILES[kind](root / LISTS[0])
+    assert chain.load().step == 1
+
+
+def test_a_list_of_too_many_bytes(root: Path, signer: Signer) -> None:
+    """Its index would be read into memory."""
+    chain = signed(root, signer, 1)
+    os.truncate(root / LISTS[0], 1 << 30)
+    assert chain.load().step == 1
+    done = run("verify", root, status=1)
+    assert "'chain.tensors' in" in done.stderr and "has more than" in done.stderr
 
 
 def test_a_single_file_in_the_place_of_a_step_of_ranks(root: Path, signer: Signer) -> None:

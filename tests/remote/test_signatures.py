@@ -193,7 +193,7 @@ def test_a_bundle_is_no_pipe(model: Path, signer: Signer, name: str) -> None:
     tensorizer_ops.sign(model, key=signer.private)
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name)
-    with pytest.raises(ValueError, match=f"{name}': a bundle is a file, and this is a pipe"):
+    with pytest.raises(errors.Crypto, match=f"{name}': a bundle is a file, and this is a pipe"):
         tensorizer_ops.load(model / "m.tensors", options=signer.options)
 
 

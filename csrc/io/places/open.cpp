@@ -233,7 +233,7 @@ std::unique_ptr<Source> open_bundle_file(const std::string& uri, const std::stri
   if (!same && !is_local(signed_uri)) own.given = for_other_servers(options.given);
   std::unique_ptr<Source> file = open_unsigned(uri, own, cancel);
   if (is_local(uri) && file->sequential()) {
-    throw Error(ErrorKind::InvalidArgument,
+    throw Error(ErrorKind::Crypto,
                 file->label() + ": a bundle is a file, and this is a pipe, which may never end");
   }
   return file;

@@ -189,7 +189,7 @@ std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::s
                                       const Neighbours& neighbours, Cancel& cancel) {
   const std::optional<std::uint64_t> size = file->size();
   if (!size || file->sequential() || file->start() != 0) {
-    throw Error(ErrorKind::InvalidArgument,
+    throw Error(ErrorKind::Crypto,
                 file->label() +
                     ": option 'trust' needs a file whose size is known and that can be "
                     "read at any offset");
