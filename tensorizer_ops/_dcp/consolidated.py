@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 import torch
@@ -165,17 +165,20 @@ class _Files(NamedTuple):
             self.write(tensors, folder.uri(_MODEL))
             return
         weights = {}
-        for number, names in enumerate(shards, start=1):
-            file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-            self.write({name: tensors[name] for name in names}, folder.uri(file))
-            weights.update(dict.fromkeys(names, file))
-        size = sum(one.size for one in tensors.values())
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as made:
-            listed = {"metadata": {"total_size": size}, "weight_map": weights}
-            json.dump(listed, made, indent=2, sort_keys=True)
-            made.write("\n")
-            made.flush()
-            folder.write(index, made.name)
+        with ExitStack() as failed:
+            for number, names in enumerate(shards, start=1):
+                file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+                self.write({name: tensors[name] for name in names}, folder.uri(file))
+                failed.callback(folder.remove, file)
+                weights.update(dict.fromkeys(names, file))
+            size = sum(one.size for one in tensors.values())
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8") as made:
+                listed = {"metadata": {"total_size": size}, "weight_map": weights}
+                json.dump(listed, made, indent=2, sort_keys=True)
+                made.write("\n")
+                made.flush()
+                folder.write(index, made.name)
+            failed.pop_all()
 
 
 def _groups(tensors: Mapping[str, _Tensor], most: int) -> Iterator[list[str]]:

@@ -122,6 +122,20 @@ def test_a_folder_of_hugging_face(ranks: Path, tmp_path: Path) -> None:
         checkpoint.consolidate(ranks, f"{out}/", target_options={"format": "tensors"})
 
 
+def test_a_folder_that_was_not_finished(ranks: Path, tmp_path: Path) -> None:
+    """The next one may have other shards, which a signature of the folder would take, too."""
+    (out := tmp_path / "out").mkdir()
+
+    def stop(done: int, total: int) -> None:
+        if [*out.glob("*.safetensors")]:
+            raise InterruptedError
+
+    options = {"max_shard_size": "96KB"}
+    with pytest.raises(InterruptedError):
+        checkpoint.consolidate(ranks, out, prefix="model.", target_options=options, progress=stop)
+    assert not [*out.iterdir()]
+
+
 def test_damage_and_other_files_are_refused(ranks: Path, tmp_path: Path) -> None:
     file = max(ranks.glob("rank-*.tensors"), key=lambda path: path.stat().st_size)
     flip(file, file.stat().st_size // 2)
