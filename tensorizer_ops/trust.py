@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,9 +51,6 @@ from tensorizer_ops._base.signing import key_name, root_of, write_signature
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 __all__ = ["Signed", "add", "add_sigstore", "remove", "sign", "verify"]
-
-# The type of what is signed.
-_PAYLOAD = "application/vnd.in-toto+json"
 
 Pem = str | bytes | os.PathLike[str]
 
@@ -150,22 +148,32 @@ def add_sigstore(
         ) from error
     uri, given = to_uri(bundle), as_pairs(for_loads(options))
     label = repr(_core.without_secrets(uri))
+    # The errors of sigstore repeat what is in the files, so they are the context of no other error.
+    trusted, payload, fault = None, None, ""
     try:
         trusted = TrustedRoot.from_file(os.fspath(root))
     except (Error, ValueError) as error:
-        raise errors.InvalidArgument(f"root {os.fspath(root)!r}: {error}") from error
-    text = _core.bundle_bytes(uri, given)
+        fault = type(error).__name__
+    if trusted is None:
+        raise errors.InvalidArgument(
+            f"root {os.fspath(root)!r} is not the trusted_root.json of a Sigstore ({fault})"
+        )
+    file = _core.SigstoreBundle(uri, given)
+    text = file.read()
     try:
         wanted = policy.Identity(identity=identity, issuer=issuer)
         verifier = Verifier(trusted_root=trusted)
-        kind, payload = verifier.verify_dsse(Bundle.from_json(text), wanted)
+        _, payload = verifier.verify_dsse(Bundle.from_json(text), wanted)
+    except Error as error:
+        # Without values of the bundle.
+        fault = re.split(r":? ?\d+ validation error|: expected |\n", str(error))[0]
+        fault = fault or type(error).__name__
     except Exception as error:  # of any kind, for a certificate that is damaged
+        fault = type(error).__name__
+    if payload is None:
         raise errors.Crypto(
-            f"{label}: it is not a bundle of Sigstore by {identity!r} of {issuer!r}: {error}"
-        ) from error
-    if kind != _PAYLOAD:  # the file may be another one when it is read again
-        raise errors.InvalidFormat(
-            f"{label}: {identity!r} has signed {kind!r}, and not {_PAYLOAD!r}"
+            f"{label}: it is not a bundle of Sigstore by {identity!r} of {issuer!r}: sigstore says "
+            + file.quoted(fault.encode(errors="backslashreplace"))
         )
     _core.trust_checked(name, f"{identity} of {issuer}", payload)
     try:

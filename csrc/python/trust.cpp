@@ -64,15 +64,29 @@ class Signing {
   Cancel cancel_{&stop_on_signal};
 };
 
-// Returns the bytes of a bundle, which nobody has checked.
-nb::bytes read_bundle_bytes(const std::string& uri, const OptionList& options) {
-  const std::vector<std::byte> bytes = run([&](Cancel& cancel) {
-    const std::unique_ptr<Source> file =
-        open_bundle_file(uri, uri, parse_load_options(options).source, cancel);
-    return bundle_bytes(*file, cancel);
-  });
-  return nb::bytes(bytes.data(), bytes.size());
-}
+// The file of a bundle for the package sigstore.
+class SigstoreBundle {
+ public:
+  SigstoreBundle(const std::string& uri, const OptionList& options)
+      : file_(run([&](Cancel& cancel) {
+          return open_bundle_file(uri, uri, parse_load_options(options).source, cancel);
+        })) {}
+
+  // Returns its bytes, of which only the form is checked.
+  nb::bytes read() {
+    const std::vector<std::byte> bytes =
+        run([&](Cancel& cancel) { return read_sigstore_bundle(*file_, cancel); });
+    return nb::bytes(bytes.data(), bytes.size());
+  }
+  // Quotes a text about what was read, which may repeat some of it.
+  std::string quoted(const nb::bytes& text) const {
+    const RedactedQuotes quotes(*file_);
+    return quote({text.c_str(), text.size()});
+  }
+
+ private:
+  std::unique_ptr<Source> file_;
+};
 
 // Returns the option `trust`, if it is given. Throws as the loads with these options.
 std::optional<std::string> trust_in(const OptionList& options) {
@@ -130,7 +144,6 @@ void define_trust(nb::module_& module) {
     return run([&](Cancel& /*cancel*/) { return to_hex(policy_digest(*resolve_policy(policy))); });
   });
   module.attr("MOST_BUNDLE_BYTES") = kMostBundleBytes;
-  module.def("bundle_bytes", &read_bundle_bytes);
   module.def("has_name_of_file", [](const std::string& uri) {
     return run([&](Cancel& /*cancel*/) { return has_name_of_file(uri); });
   });
@@ -147,6 +160,10 @@ void define_trust(nb::module_& module) {
     const std::string path = run([&](Cancel& /*cancel*/) { return signed_path(uri); });
     return nb::steal<nb::str>(PyUnicode_DecodeFSDefaultAndSize(path.data(), std::ssize(path)));
   });
+  nb::class_<SigstoreBundle>(module, "SigstoreBundle")
+      .def(nb::init<const std::string&, const OptionList&>())
+      .def("read", &SigstoreBundle::read)
+      .def("quoted", &SigstoreBundle::quoted);
   nb::class_<Signing>(module, "Signing")
       .def(nb::init<std::string, const std::vector<std::pair<std::string, std::string>>&,
                     std::optional<std::uint64_t>, std::vector<std::string>>(),

@@ -24,10 +24,15 @@ constexpr std::array<std::string_view, 4> kMediaTypes{
     "application/vnd.dev.sigstore.bundle+json;version=0.1",
 };
 constexpr std::size_t kMostCertificates = 16;
+constexpr std::size_t kMostLogEntries = 16;
 constexpr std::size_t kMostListed = 8;  // in a message
 // Each byte outside of strings may be a value, which takes more memory than its text. Bundles of
 // honest tools have less than 1 KiB of them, as all that was signed is in one string.
 constexpr std::size_t kMostOutsideStrings = 1 << 20;
+
+// Verifiers of Sigstore make objects of all that is beside the payload: a certificate, an entry of
+// a log and timestamps, of less than 20 KiB.
+constexpr std::size_t kMostBesidePayload = 64 << 10;
 
 // Returns how many bytes of a text are not inside of strings, or more than kMostOutsideStrings. A
 // quote behind a backslash is none, also outside of strings, as simdjson sees it.
@@ -59,6 +64,7 @@ struct Material {
 struct Envelope {
   Material material;
   std::vector<std::byte> payload;
+  std::size_t payload_text = 0;  // bytes of its JSON string
   std::vector<std::byte> signature;
 
   bool is_signed_by(const PublicKey& key) const {
@@ -96,7 +102,9 @@ struct BundleReader {
       material.chain.clear();
     };
     const auto read_entry = [&](Value& entry) {
-      ++material.log_entries;
+      if (++material.log_entries > kMostLogEntries) {
+        json.fail("it has more than " + std::to_string(kMostLogEntries) + " 'tlogEntries'");
+      }
       json.object(entry, "an entry of 'tlogEntries'", Unknown::Ignored, {});
     };
     json.object(value, "'verificationMaterial'", Unknown::Ignored,
@@ -160,6 +168,7 @@ struct BundleReader {
 
   void read_envelope(Value& value) {
     const auto read_payload = [&](Value& text) {
+      envelope.payload_text = text.raw_json_token().size();
       envelope.payload = decode(json.string(text, "'payload'"), "'payload'");
     };
     const auto read_type = [&](Value& text) {
@@ -335,6 +344,22 @@ void check_bundle_size(std::size_t size, const std::string& label) {
   if (size > kMostBundleBytes) {
     throw Error(ErrorKind::InvalidFormat, label + ": a bundle has at most 256 MiB, and this has " +
                                               std::to_string(size) + " bytes");
+  }
+}
+
+void check_sigstore_bundle(std::vector<std::byte> json, const std::string& label) {
+  check_bundle_size(json.size(), label);
+  const std::size_t size = json.size();
+  const Envelope envelope = read_envelope(std::move(json), label);
+  if (!envelope.material.sigstore) {
+    throw Error(ErrorKind::Crypto, label + ": it is signed by a " +
+                                       (envelope.material.key ? "key" : "certificate") +
+                                       ", and not with Sigstore: use trust.add()");
+  }
+  if (size - envelope.payload_text > kMostBesidePayload) {
+    throw Error(ErrorKind::InvalidFormat, label + ": it has more than " +
+                                              std::to_string(kMostBesidePayload) +
+                                              " bytes beside its payload");
   }
 }
 

@@ -24,6 +24,11 @@ void check_bundle_size(std::size_t size, const std::string& label);
 // model than the `subject` of the policy. Messages begin with `label`.
 Manifest open_bundle(std::vector<std::byte> json, const Policy& policy, const std::string& label);
 
+// Checks the form of a bundle for a verifier of Sigstore, which must not need much more memory than
+// its payload has. Throws Error(InvalidFormat) if this is no such bundle, or has too much beside
+// the payload, and Error(Crypto) if it is not signed with Sigstore.
+void check_sigstore_bundle(std::vector<std::byte> json, const std::string& label);
+
 // Reads the payload of a bundle whose signature the caller has verified. `signer` is its name for
 // messages. Throws as open_bundle().
 Manifest open_payload(std::vector<std::byte> payload, const std::string& signer,

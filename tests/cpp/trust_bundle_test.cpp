@@ -205,6 +205,32 @@ TEST(Bundle, SignaturesOfSigstoreThatTheHostHasChecked) {
                        "it is another one than the bundle of somebody that was checked"));
 }
 
+TEST(Bundle, OnlySmallOnesOfSigstoreAreForVerifiersOfIt) {
+  const Made made;
+  const std::string material = key_material(made.signer.public_key());
+  const std::string certificate = to_base64(issue(signer()).der());
+  const auto of_sigstore = [&](const std::string& entries) {
+    return with(made.text, material,
+                R"({"certificate":{"rawBytes":")" + certificate + R"("},"tlogEntries":[{)" +
+                    entries + "}]}");
+  };
+  const auto refused = [](const std::string& bundle) {
+    return std::string(error_of([&] { check_sigstore_bundle(copy_of(bundle), "'b'"); }).message());
+  };
+  const std::string payload = made.text.substr(made.text.find(R"("payload":")") + 11, 20);
+  const std::string large = std::string(1 << 20, 'A') + payload;
+  check_sigstore_bundle(copy_of(of_sigstore("")), "'b'");
+  check_sigstore_bundle(copy_of(with(of_sigstore(""), payload, large)), "'b'");
+  EXPECT_EQ(refused(of_sigstore(R"("x":")" + std::string(64 << 10, 'x') + '"')),
+            "'b': it has more than 65536 bytes beside its payload");
+  std::string entries;
+  for (int i = 0; i < 16; ++i) entries += "},{";
+  EXPECT_TRUE(contains(refused(of_sigstore(entries)), "it has more than 16 'tlogEntries'"));
+  EXPECT_EQ(refused(made.text),
+            "'b': it is signed by a key, and not with Sigstore: use trust.add()");
+  EXPECT_TRUE(contains(refused("{}"), "it has no 'mediaType'"));
+}
+
 TEST(Bundle, RefusesAKeyWhereCertificatesAreTrusted) {
   const Made made;
   const Issued root = issue(authority("root"));

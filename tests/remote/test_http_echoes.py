@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import pytest
 import torch
 
 import tensorizer_ops
+from support.own_sigstore import OwnSigstore
 from support.scripted import Asked, scripted
+from support.signer import Signer
+from tensorizer_ops import trust
 
 ops = torch.ops.tensorizer
 
@@ -169,6 +173,49 @@ def test_errors_of_shards_that_are_named_as_what_was_sent() -> None:
             options = {"header.Authorization": "Bearer sesame42sesame42"}
             ops.load(server.url("m.safetensors.index.json"), options=options)
         assert "sesame42" not in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["mediaType", "payloadType", "hint", "key"])
+def test_errors_of_bundles(tmp_path: Path, place: str) -> None:
+    signer, other = Signer(tmp_path / "trusted"), Signer(tmp_path / "other")
+    tensorizer_ops.save(tmp_path / "m", {"x": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / "m", key=other.private)
+    content, bundle = (tmp_path / "m").read_bytes(), json.loads((tmp_path / "m.sig").read_text())
+    material, envelope = bundle["verificationMaterial"], bundle["dsseEnvelope"]
+    part = {"hint": material["publicKey"], "payloadType": envelope}.get(place, bundle)
+    part["sesame42" if place == "key" else place] = "sesame42"
+
+    def answer(asked: Asked) -> None:
+        is_bundle = asked.path.endswith(".sig")
+        asked.say_range(json.dumps(bundle).encode() if is_bundle else content)
+
+    with scripted(answer) as server:
+        given = {"header.Authorization": "Bearer sesame42", "retries": "0"}
+        who = {"identity": "a", "issuer": "b", "root": OwnSigstore().trusted_root(tmp_path / "r")}
+        acts = [
+            lambda: tensorizer_ops.load(server.url("m"), options=given | signer.options),
+            lambda: trust.verify(server.url("m"), policy=signer.options["trust"], options=given),
+        ]
+        if importlib.util.find_spec("sigstore"):
+            acts.append(lambda: trust.add_sigstore("s", server.url("m.sig"), options=given, **who))
+        for act in acts:
+            with pytest.raises(tensorizer_ops.errors.Error, match=r"m\.sig") as error:
+                act()
+            assert "sesame42" not in str(error.value)
+
+
+def test_errors_of_what_verifies_bundles(tmp_path: Path) -> None:
+    pytest.importorskip("sigstore")
+    sigstore = OwnSigstore()
+    bundle = sigstore.bundle(b"{}", "a@b.invalid", "https://c.invalid")
+    (entry,) = bundle["verificationMaterial"]["tlogEntries"]
+    entry["kindVersion"]["version"] = "sesame42"
+    who = {"identity": "a@b.invalid", "issuer": "https://c.invalid"}
+    who["root"] = str(sigstore.trusted_root(tmp_path / "root"))
+    with scripted(lambda asked: asked.say_range(json.dumps(bundle).encode())) as server:
+        given = {"header.Authorization": "Bearer sesame42"}
+        with pytest.raises(tensorizer_ops.errors.Crypto, match=r"got \.\.\.'$"):
+            trust.add_sigstore("s", server.url("m.sig"), options=given, **who)
 
 
 def test_errors_that_repeat_the_target_of_a_redirect() -> None:

@@ -70,7 +70,7 @@ def test_bundles_of_sigstore(model: Model) -> None:
 def test_what_was_signed_as_something_else(model: Model) -> None:
     payload = base64.b64decode(json.loads(model.bundle.read_text())["dsseEnvelope"]["payload"])
     model.write(model.sigstore.bundle(payload, IDENTITY, ISSUER, "text/plain"))
-    with pytest.raises(errors.InvalidFormat, match="has signed 'text/plain', and not"):
+    with pytest.raises(errors.InvalidFormat, match="its payload is 'text/plain', expected is"):
         model.add()
 
 
@@ -100,8 +100,17 @@ def test_other_signers(model: Model, tmp_path: Path) -> None:
         tensorizer_ops.load(model.file, options={"trust": f"file:{model._signer.public}"})
 
 
-def without_entries(bundle: dict[str, Any]) -> None:
-    bundle["verificationMaterial"]["tlogEntries"] = []
+def without_proof(bundle: dict[str, Any]) -> None:
+    del bundle["verificationMaterial"]["tlogEntries"][0]["inclusionProof"]
+
+
+def many_values(bundle: dict[str, Any]) -> None:
+    bundle["verificationMaterial"]["tlogEntries"][0]["inclusionProof"]["hashes"] = [0] * 15_000
+
+
+def odd_version(bundle: dict[str, Any]) -> None:
+    kind = bundle["verificationMaterial"]["tlogEntries"][0]["kindVersion"]
+    kind["version"] = "\x1b[8m\nINFO verified" + "x" * 1000
 
 
 def other_payload(bundle: dict[str, Any]) -> None:
@@ -130,22 +139,80 @@ def unknown_version(bundle: dict[str, Any]) -> None:
     certificate["rawBytes"] = base64.b64encode(der).decode()
 
 
-def no_bundle(bundle: dict[str, Any]) -> None:
-    bundle.clear()
-
-
 @pytest.mark.parametrize(
     "change",
-    [without_entries, other_payload, other_time, other_log, unknown_version, no_bundle],
+    [
+        *(without_proof, many_values, odd_version),
+        *(other_payload, other_time, other_log, unknown_version),
+    ],
 )
 def test_bundles_that_were_changed(model: Model, change: Any) -> None:
     bundle = json.loads(model.bundle.read_text())
     change(bundle)
     model.write(bundle)
-    with pytest.raises(errors.Crypto, match=r"model\.sig': it is not a bundle of Sigstore by"):
+    with pytest.raises(
+        errors.Crypto, match=r"model\.sig': it is not a bundle of Sigstore by"
+    ) as caught:
         model.add()
+    text = str(caught.value)
+    assert text.isprintable() and len(text) < 500
+    assert "[type=" not in text and "root_hash" not in text
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
     with pytest.raises(ValueError, match="there is no policy named"):
         model.load()
+
+
+def many_entries(bundle: dict[str, Any]) -> None:
+    bundle["verificationMaterial"]["tlogEntries"] = [{}] * 300_000
+
+
+def many_members(bundle: dict[str, Any]) -> None:
+    bundle["verificationMaterial"] |= {"x" * i: 0 for i in range(400)}
+
+
+def many_signatures(bundle: dict[str, Any]) -> None:
+    bundle["dsseEnvelope"]["signatures"] *= 100_000
+
+
+def by_a_chain(bundle: dict[str, Any]) -> None:
+    material = bundle["verificationMaterial"]
+    chain = [material.pop("certificate")] * 5000
+    material["x509CertificateChain"] = {"certificates": chain}
+
+
+def nothing(bundle: dict[str, Any]) -> None:
+    bundle.clear()
+
+
+def a_secret(bundle: dict[str, Any]) -> None:
+    bundle.clear()
+    bundle["token"] = "sesame42"
+
+
+@pytest.mark.parametrize(
+    "change", [many_entries, many_members, many_signatures, by_a_chain, nothing, a_secret]
+)
+def test_sigstore_reads_no_other_files(
+    model: Model, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would make many objects of a few bytes, and repeat them in its errors."""
+    bundle = json.loads(model.bundle.read_text())
+    change(bundle)
+    model.write(bundle)
+    models = pytest.importorskip("sigstore.models")
+    monkeypatch.setattr(models, "Bundle", None)
+    with pytest.raises(errors.InvalidFormat, match=r"model\.sig'") as caught:
+        model.add()
+    text = str(caught.value)
+    assert len(text) < 500 and "sesame42" not in text
+    with pytest.raises(ValueError, match="there is no policy named"):
+        model.load()
+
+
+def test_bundles_by_keys_are_not_of_sigstore(model: Model) -> None:
+    tensorizer_ops.sign(model.folder, key=model._signer.private)
+    with pytest.raises(errors.Crypto, match=r"signed by a key, and not .*: use trust\.add\(\)"):
+        model.add()
 
 
 def test_what_is_no_model(model: Model, tmp_path: Path) -> None:

@@ -30,6 +30,24 @@ constexpr std::uint64_t kLargestFile = 16 << 20;
 
 std::string last_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
+// Only for those who redact quotes of what a server has sent.
+std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {
+  constexpr std::size_t kMost = kMostBundleBytes + 1;  // what is larger is refused by its size
+  std::vector<std::byte> bytes;
+  // One read, and no copy, of a file whose size is known.
+  std::uint64_t step = std::max<std::uint64_t>(file.size().value_or(0) + 1, 1 << 20);
+  for (; bytes.size() < kMost; step *= 2) {
+    const std::size_t have = bytes.size();
+    bytes.resize(std::min<std::uint64_t>(have + step, kMost));
+    const std::size_t got = file.read_up_to(have, Bytes(bytes).subspan(have), cancel);
+    const bool is_end = have + got < bytes.size();
+    bytes.resize(have + got);
+    if (is_end) break;
+  }
+  check_bundle_size(bytes.size(), file.label());
+  return bytes;
+}
+
 // The bundle of a job, which is read once.
 class JobBundle {
  public:
@@ -162,25 +180,16 @@ Policy policy_in(const SignedOptions& options) {
   return policy;
 }
 
-std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel) {
-  constexpr std::size_t kMost = kMostBundleBytes + 1;  // what is larger is refused by its size
-  std::vector<std::byte> bytes;
-  // One read, and no copy, of a file whose size is known.
-  std::uint64_t step = std::max<std::uint64_t>(file.size().value_or(0) + 1, 1 << 20);
-  for (; bytes.size() < kMost; step *= 2) {
-    const std::size_t have = bytes.size();
-    bytes.resize(std::min<std::uint64_t>(have + step, kMost));
-    const std::size_t got = file.read_up_to(have, Bytes(bytes).subspan(have), cancel);
-    const bool is_end = have + got < bytes.size();
-    bytes.resize(have + got);
-    if (is_end) break;
-  }
-  check_bundle_size(bytes.size(), file.label());
-  return bytes;
+Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
+  const RedactedQuotes quotes(file);
+  return open_bundle(bundle_bytes(file, cancel), policy, file.label());
 }
 
-Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel) {
-  return open_bundle(bundle_bytes(file, cancel), policy, file.label());
+std::vector<std::byte> read_sigstore_bundle(Source& file, Cancel& cancel) {
+  const RedactedQuotes quotes(file);
+  std::vector<std::byte> bytes = bundle_bytes(file, cancel);
+  check_sigstore_bundle(bytes, file.label());
+  return bytes;
 }
 
 std::unique_ptr<Source> signed_source(std::shared_ptr<Source> file, const std::string& uri,

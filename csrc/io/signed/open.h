@@ -49,12 +49,13 @@ struct Neighbours {
   std::function<std::string(const std::string& uri)> path;
 };
 
-// Reads a bundle. Throws InvalidFormat if it is too large.
-std::vector<std::byte> bundle_bytes(Source& file, Cancel& cancel);
-
 // Reads a bundle, and checks that somebody whom the policy trusts has signed it. Throws what
-// bundle_bytes() and open_bundle() throw.
+// open_bundle() throws; messages quote nothing that was sent to the server of the file.
 Manifest read_bundle(Source& file, const Policy& policy, Cancel& cancel);
+
+// Returns the bytes of a bundle for a verifier of Sigstore, which nobody has verified. Throws what
+// check_sigstore_bundle() throws, as read_bundle().
+std::vector<std::byte> read_sigstore_bundle(Source& file, Cancel& cancel);
 
 // Returns a source that gives only bytes of `file` which somebody has signed whom the options
 // trust. The bundle is that of the option `signature`, else `uri` + ".sig", else "model.sig" beside
