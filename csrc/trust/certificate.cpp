@@ -61,12 +61,14 @@ bool is_attribute(std::string_view name) {
 
 }  // namespace
 
-Identity::Identity(std::string text) : text_(std::move(text)) {
+Identity::Identity(std::string text, const std::string& label) : text_(std::move(text)) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::InvalidArgument, label + ": " + what);
+  };
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (text_.empty()) throw Error(ErrorKind::InvalidArgument, "an identity of a signer is empty");
+  if (text_.empty()) refuse("an identity of a signer is empty");
   if (std::ranges::any_of(text_, is_control)) {
-    throw Error(ErrorKind::InvalidArgument,
-                "the identity " + quote(text_) + " of a signer has a control character");
+    refuse("the identity " + quote(text_) + " of a signer has a control character");
   }
   const NoErrorsLeft cleared;
   const auto has = [&](char c) { return text_.find(c) != text_.npos; };

@@ -23,8 +23,9 @@ namespace tensorizer {
 // anything else a DNS name. So a certificate cannot show one kind for another.
 class Identity {
  public:
-  // Throws Error(InvalidArgument) if the text is empty or has a control character.
-  explicit Identity(std::string text);
+  // Throws Error(InvalidArgument), whose message begins with `label`, if the text is empty or has a
+  // control character.
+  Identity(std::string text, const std::string& label);
 
   const std::string& text() const noexcept { return text_; }
 

@@ -7,11 +7,11 @@
 
 namespace tensorizer {
 
-Policy make_policy(std::span<const Pem> keys, std::span<const Pem> roots,
+Policy make_policy(const std::string& label, std::span<const Pem> keys, std::span<const Pem> roots,
                    std::span<const std::string> identities, std::optional<std::time_t> at,
                    std::optional<Sha256Digest> subject) {
-  const auto refuse = [](const std::string& what) {
-    throw Error(ErrorKind::InvalidArgument, what);
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::InvalidArgument, label + ": " + what);
   };
   if (keys.empty() && roots.empty()) {
     refuse("nobody is trusted to sign: give a public key, or a root certificate and an identity");
@@ -31,7 +31,7 @@ Policy make_policy(std::span<const Pem> keys, std::span<const Pem> roots,
       policy.roots.push_back(std::move(one));
     }
   }
-  for (const std::string& identity : identities) policy.identities.emplace_back(identity);
+  for (const std::string& identity : identities) policy.identities.emplace_back(identity, label);
   policy.at = at;
   policy.subject = subject;
   return policy;

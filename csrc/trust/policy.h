@@ -40,8 +40,9 @@ struct Pem {
 
 // Makes a policy of public keys, one a text, and of certificates, any number a text. Throws
 // Error(InvalidArgument) for what they are not, if there are neither keys nor roots, and if there
-// are roots without identities or the other way round.
-Policy make_policy(std::span<const Pem> keys, std::span<const Pem> roots,
+// are roots without identities or the other way round. Messages begin with `label`, or with that of
+// the text.
+Policy make_policy(const std::string& label, std::span<const Pem> keys, std::span<const Pem> roots,
                    std::span<const std::string> identities,
                    std::optional<std::time_t> at = std::nullopt,
                    std::optional<Sha256Digest> subject = std::nullopt);

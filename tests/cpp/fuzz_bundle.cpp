@@ -36,7 +36,7 @@ const Policy& policy() {
     const std::vector<Pem> keys{{"'key'", std::string(kKey)}};
     const std::vector<Pem> roots{{"'root'", std::string(kRoot)}};
     const std::vector<std::string> identities{"signer@example.com"};
-    return make_policy(keys, roots, identities, kTime);
+    return make_policy("the policy", keys, roots, identities, kTime);
   }();
   return made;
 }

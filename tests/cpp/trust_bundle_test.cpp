@@ -323,6 +323,7 @@ TEST(Bundle, CutsAreRefused) {
 }
 
 TEST(Policy, RefusesWhatTrustsNobodyOrAnybody) {
+  const std::string label = "the policy 'release'";
   const std::vector<Pem> keys{{"'key'", public_pem(new_key())}};
   const std::vector<Pem> roots{{"'root'", issue(authority("root")).pem()}};
   const std::vector<std::string> identities{"signer@example.com"};
@@ -331,21 +332,26 @@ TEST(Policy, RefusesWhatTrustsNobodyOrAnybody) {
     EXPECT_EQ(error.kind(), ErrorKind::InvalidArgument);
     EXPECT_TRUE(contains(error.message(), why)) << error.what();
   };
-  expect_refused([] { make_policy({}, {}, {}); }, "nobody is trusted to sign");
-  expect_refused([&] { make_policy({}, roots, {}); }, "anybody to whom this root gave");
-  expect_refused([&] { make_policy(keys, roots, {}); }, "anybody to whom this root gave");
-  expect_refused([&] { make_policy(keys, {}, identities); }, "an identity needs a root");
+  expect_refused([&] { make_policy(label, {}, {}, {}); }, "'release': nobody is trusted to sign");
+  expect_refused([&] { make_policy(label, {}, roots, {}); }, "'release': a root certificate needs");
+  expect_refused([&] { make_policy(label, keys, roots, {}); }, "anybody to whom this root gave");
+  expect_refused([&] { make_policy(label, keys, {}, identities); },
+                 "'release': an identity needs a root");
   const std::vector<std::string> empty{""};
-  expect_refused([&] { make_policy({}, roots, empty); }, "an identity of a signer is empty");
+  expect_refused([&] { make_policy(label, {}, roots, empty); },
+                 "'release': an identity of a signer is empty");
   const std::vector<std::string> control{"a\nb"};
-  expect_refused([&] { make_policy({}, roots, control); }, "'a\\x0ab' of a signer has a control");
-  expect_refused([&] { make_policy({}, keys, identities); }, "'key': there is no certificate");
-  expect_refused([&] { make_policy(roots, {}, {}); }, "'root': this is a certificate");
+  expect_refused([&] { make_policy(label, {}, roots, control); },
+                 "'release': the identity 'a\\x0ab' of a");
+  expect_refused([&] { make_policy(label, {}, keys, identities); },
+                 "'key': there is no certificate");
+  expect_refused([&] { make_policy(label, roots, {}, {}); }, "'root': this is a certificate");
   const std::vector<Pem> damaged{
       {"'root'", roots[0].text + with(roots[0].text, "-----END", "-----")}};
-  expect_refused([&] { make_policy({}, damaged, identities); }, "'root': certificate 2 is damaged");
+  expect_refused([&] { make_policy(label, {}, damaged, identities); },
+                 "'root': certificate 2 is damaged");
   const std::vector<Pem> two{{"'roots'", roots[0].text + issue(authority("other")).pem()}};
-  EXPECT_EQ(make_policy(keys, two, identities).roots.size(), 2U);
+  EXPECT_EQ(make_policy(label, keys, two, identities).roots.size(), 2U);
 }
 
 }  // namespace

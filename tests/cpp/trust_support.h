@@ -198,13 +198,13 @@ inline std::string bundle_of(std::string_view payload, const PrivateKey& key,
 
 inline Policy trusting(const PublicKey& key) {
   const std::vector<Pem> keys{{"'key'", key.pem()}};
-  return make_policy(keys, {}, {});
+  return make_policy("'policy'", keys, {}, {});
 }
 
 inline Policy trusting(const std::string& root, std::vector<std::string> identities,
                        std::optional<std::time_t> at = {}) {
   const std::vector<Pem> roots{{"'root'", root}};
-  return make_policy({}, roots, identities, at);
+  return make_policy("'policy'", {}, roots, identities, at);
 }
 
 inline std::vector<std::byte> copy_of(std::string_view text) {

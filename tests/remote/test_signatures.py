@@ -360,9 +360,12 @@ def test_a_policy_in_a_file(model: Path, signer: Signer) -> None:
     policy.write_text(json.dumps({"keys": ["release.pub"], "subject": root}))
     options = {"trust": f"file:{policy}"}
     assert tensorizer_ops.load(model / "m.tensors", options=options)
+    root_pem = signer.certificates()[1].read_text()
     for text, message in [
         ("{", "JSON is malformed"),
         ("{}", "nobody is trusted to sign"),
+        ('{"keys": ["release.pub"], "identities": ["a"]}', "an identity needs a root"),
+        (json.dumps({"roots": [root_pem], "identities": ["a\n"]}), "a control character"),
         ('{"keys": [], "key": []}', "the key 'key'"),
         (json.dumps({"keys": ["none.pub"]}), "No such file"),
         (json.dumps({"keys": ["release.pem"]}), "private|PUBLIC KEY"),
@@ -371,7 +374,13 @@ def test_a_policy_in_a_file(model: Path, signer: Signer) -> None:
         policy.write_text(text)
         with pytest.raises(errors.Error, match=message) as caught:
             tensorizer_ops.load(model / "m.tensors", options=options)
+        assert str(signer.folder) in str(caught.value)
         assert "PRIVATE" not in str(caught.value)
+    pem = json.dumps({"keys": [signer.public.read_text()]})
+    policy.write_text(pem, encoding="utf-8-sig")
+    assert tensorizer_ops.load(model / "m.tensors", options=options)
+    with pytest.raises(errors.InvalidArgument, match="the policy 'of none': nobody is trusted"):
+        trust.add("of none")
 
 
 def test_names_of_keys_end_where_they_end(model: Path, signer: Signer) -> None:

@@ -86,7 +86,7 @@ Policy parse_policy(const std::string& path, const std::string& text) {
        read_list("identities", [&](std::string_view given) { identities.emplace_back(given); }),
        {"at", read_time, StrictJson::kOptional},
        {"subject", read_subject, StrictJson::kOptional}});
-  return make_policy(keys, roots, identities, at, subject);
+  return make_policy(label, keys, roots, identities, at, subject);
 }
 
 // Returns what a reference to a secret of several lines names.
@@ -110,12 +110,13 @@ SecretBytes read_secret(const std::string& value, const std::string& what) {
 }
 
 Policy policy_of_file(const std::string& path) {
-  const std::string text = text_of_file(path);
+  std::string text = text_of_file(path);
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // a byte order mark
   // Text may be in front of PEM, and PEM in JSON.
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (text.find(kPem) == text.npos || text.substr(begin, 1) == "{") return parse_policy(path, text);
   const Pem key{quote(path, 4096), text};
-  return make_policy({&key, 1}, {}, {});
+  return make_policy(key.label, {&key, 1}, {}, {});
 }
 
 }  // namespace
@@ -159,7 +160,7 @@ void set_trust(const std::string& name, const TrustedSigners& signers) {
   std::optional<Sha256Digest> subject;
   if (signers.subject) subject = parse_subject(*signers.subject, label);
   named_policies().set(name, std::make_shared<const Policy>(
-                                 make_policy(pems_of(signers.keys), pems_of(signers.roots),
+                                 make_policy(label, pems_of(signers.keys), pems_of(signers.roots),
                                              signers.identities, signers.at, subject)));
 }
 
