@@ -22,12 +22,13 @@ using Unknown = StrictJson::Unknown;
 constexpr std::string_view kStatementType = "https://in-toto.io/Statement/v1";
 constexpr std::string_view kPredicateType = "https://model_signing/signature/v1.0";
 constexpr std::string_view kOldPredicateType = "https://model_signing/Digests/v0.1";
+constexpr std::string_view kAlgorithm = "sha256";
 constexpr std::uint64_t kMaxOffset = std::numeric_limits<std::int64_t>::max();
 
 // A file, or a shard of one. Strings lie where the parser keeps them.
 struct Resource {
-  std::string_view name;       // without the range
-  std::string_view algorithm;  // cleared if it is sha256
+  std::string_view name;  // without the range
+  std::string_view algorithm;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::size_t digest = 0;
@@ -137,16 +138,16 @@ struct StatementReader {
 
   void read_resource(Value& value) {
     Resource resource;
-    std::string_view algorithm;
     std::string_view digest;
     json.object(
         value, "resource " + std::to_string(resources.size()), Unknown::Ignored,
         {{"name",
           [&](Value& text) { resource.name = json.string(text, "the name of a resource"); }},
          {"algorithm",
-          [&](Value& text) { algorithm = json.string(text, "the algorithm of a resource"); }},
+          [&](Value& text) {
+            resource.algorithm = json.string(text, "the algorithm of a resource");
+          }},
          {"digest", [&](Value& text) { digest = json.string(text, "the digest of a resource"); }}});
-    if (algorithm != "sha256") resource.algorithm = algorithm;
     resource.digest = resources.size();
     if (!is_other_algorithm(resource.algorithm) && !read_digest(digest, digests)) {
       json.fail("the digest " + quote(digest) + " of the resource " + quote(resource.name) +
@@ -157,7 +158,7 @@ struct StatementReader {
 
   // "sha256-sharded-4096", if this is the size of the shards, is SHA-256 as well.
   static bool is_other_algorithm(std::string_view algorithm) {
-    return !algorithm.empty() && !algorithm.starts_with("sha256-sharded-");
+    return algorithm != kAlgorithm && !algorithm.starts_with("sha256-sharded-");
   }
 
   void read_serialization(Value& value) {
@@ -193,9 +194,9 @@ struct StatementReader {
   }
 
   void check_algorithms() const {
-    if (hash != "sha256") refuse_algorithm("its files are", hash);
+    if (hash != kAlgorithm) refuse_algorithm("its files are", hash);
     for (const Resource& resource : resources) {
-      if (resource.algorithm.empty()) continue;
+      if (resource.algorithm == kAlgorithm) continue;
       if (!shard_size || resource.algorithm != "sha256-sharded-" + std::to_string(*shard_size)) {
         refuse_algorithm("the resource " + quote(resource.name) + " is", resource.algorithm);
       }

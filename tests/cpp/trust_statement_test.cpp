@@ -217,6 +217,8 @@ TEST(Statement, RefusesMissingMembers) {
       with(one.text(), R"("name":"a","digest":")" + digest('1') + R"(",)", R"("name":"a",)"),
       "resource 0 has no 'digest'");
   expect_refused(with(one.text(), R"(,"algorithm":"sha256")", ""), "resource 0 has no 'algorithm'");
+  expect_refused(with(one.text(), R"("algorithm":"sha256")", R"("algorithm":"")"),
+                 "the resource 'a' is hashed with ''");
   expect_refused(StatementText{{}}, "it lists no files");
   expect_refused(with(kGoodShards, R"(,"shard_size":4)", ""), "without a 'shard_size'");
   expect_refused(with(kGood, R"("method":"files")", R"("method":"files","shard_size":4)"),
