@@ -17,6 +17,9 @@ namespace {
 
 // How often to try to open a file on which another process has a lease.
 constexpr std::chrono::milliseconds kLeaseInterval{5};
+// For how long. The system ends a lease that is in the way after 45 s by default, but the owner of
+// the file may take another one at once.
+constexpr std::chrono::seconds kLeasePatience{60};
 
 }  // namespace
 
@@ -38,9 +41,16 @@ Descriptor open_descriptor(int folder, const std::string& path, int flags, unsig
 }
 
 Descriptor open_unblocked(const std::string& path, int flags, Cancel& cancel, unsigned mode) {
+  const Clock::time_point deadline = Clock::now() + kLeasePatience;
   for (;;) {
     Descriptor file = open_descriptor(AT_FDCWD, path, flags | O_NONBLOCK, mode);
     if (file || errno != EWOULDBLOCK) return file;
+    if (Clock::now() >= deadline) {
+      throw Error(ErrorKind::TimedOut,
+                  "cannot open " + quote(path, 4096) +
+                      ": for a minute, another process has held a lease on it or renewed it",
+                  EWOULDBLOCK, path);
+    }
     cancel.sleep(kLeaseInterval);
   }
 }

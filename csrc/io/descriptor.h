@@ -42,7 +42,8 @@ class Descriptor {
 Descriptor open_descriptor(int folder, const std::string& path, int flags, unsigned mode = 0);
 
 // Opens `path` with O_NONBLOCK, so that no FIFO is waited for. Waits while another process has a
-// lease on the file, which this asks for: open() does so as well, but cannot be cancelled.
+// lease on the file, which this asks for: open() does so as well, but cannot be cancelled. Throws
+// TimedOut after a minute of that.
 Descriptor open_unblocked(const std::string& path, int flags, Cancel& cancel, unsigned mode = 0);
 
 // The rest of a list of pieces that is being read or written, as iovecs.

@@ -11,6 +11,7 @@
 #include "io/sink.h"
 #include "io/source.h"
 #include "io_support.h"
+#include "worlds.h"
 
 namespace tensorizer {
 namespace {
@@ -88,6 +89,18 @@ TEST_F(IoTest, WaitsForALeaseAndCanBeStopped) {
       EXPECT_EQ(kind_of([&] { source(folder_ / "f"); }), ErrorKind::Cancelled);
     }
   }
+}
+
+TEST_F(IoTest, WaitsAMinuteForALease) {
+  write_file(folder_ / "f", "data");
+  const Lease lease(folder_ / "f");
+  if (!lease.is_taken()) GTEST_SKIP() << "this file system has no leases";
+  const testing_support::RecordedPauses world;
+  const Clock::time_point begun = Clock::now();
+  const Error error = error_of([&] { source(folder_ / "f"); });
+  EXPECT_EQ(error.kind(), ErrorKind::TimedOut);
+  EXPECT_EQ(error.path(), folder_ / "f");
+  EXPECT_GE(Clock::now() - begun, std::chrono::minutes(1));
 }
 
 TEST_F(IoTest, ReadsADescriptorFromItsPosition) {
