@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Dict, get_args  # noqa: UP035  (TorchScript reads Dict)
+from typing import Any, Dict, get_args  # noqa: UP035  (TorchScript reads Dict)
 
 import pytest
 import torch
@@ -16,7 +19,8 @@ import tensorizer_ops
 from local_servers.web import Web, nginx
 from support import sim_device as sim
 from support.samples import assert_same, flip, same, sample, zoo
-from tensorizer_ops import Hashes, errors
+from tensorizer_ops import Hashes, _core, errors
+from tensorizer_ops._base.internals import reader_of
 
 ops = torch.ops.tensorizer
 Reader = torch.classes.tensorizer.Reader
@@ -267,6 +271,46 @@ def test_update_with_chunks_that_are_larger_than_a_read(tmp_path: Path) -> None:
     assert 400 <= updated.fetched < 1000  # the other tensor, and its header
     assert updated.kept >= 40_000_000
     assert target.read_bytes() == newer.read_bytes()
+
+
+def test_update_does_not_read_a_much_larger_file(tmp_path: Path) -> None:
+    """One that somebody has put there may be sparse, and of any size."""
+    tensors = {"w": sample(torch.float32, (100_000,))}
+    newer = tmp_path / "newer.tensors"
+    target = tmp_path / "model.tensors"
+    tensorizer_ops.save(newer, tensors, hashes="chunked")
+    for elements, is_read in ((280_000, True), (400_000, False)):
+        tensorizer_ops.save(target, tensors | {"x": torch.zeros(elements)}, hashes="none")
+        assert (tensorizer_ops.update(newer, target).kept > 0) == is_read
+        assert target.read_bytes() == newer.read_bytes()
+    header = {"w": {"dtype": "U8", "shape": [1 << 42], "data_offsets": [0, 1 << 42]}}
+    text = json.dumps(header).encode()
+    target.write_bytes(len(text).to_bytes(8, "little") + text)
+    os.truncate(target, 8 + len(text) + (1 << 42))
+    assert tensorizer_ops.update(newer, target).kept == 0
+
+
+def test_update_names_a_local_file_that_changes_meanwhile(tmp_path: Path) -> None:
+    newer = tmp_path / "newer.tensors"
+    target = tmp_path / "model.tensors"
+    tensors = {"a": torch.ones(1_000_000), "b": sample(torch.float32, (1_000_000,))}
+    tensorizer_ops.save(target, tensors, hashes="chunked")
+    tensorizer_ops.save(newer, tensors | {"a": torch.zeros(1_000_000)}, hashes="chunked")
+    content = newer.read_bytes()
+    first, kept = data_offset(str(newer), "a"), data_offset(str(target), "b")
+    numbers = itertools.count(1)
+
+    class Newer(io.BytesIO):
+        def readinto(self, buffer: Any) -> int:
+            if self.tell() >= first:
+                with target.open("r+b") as file:
+                    file.seek(kept)
+                    file.write(next(numbers).to_bytes(8, "little"))
+            return super().readinto(buffer)
+
+    reader = reader_of(_core.file_source(Newer(content), 0, True, False, False), {})
+    with pytest.raises(errors.HashMismatch, match=r"model\.tensors' has changed while it was upd"):
+        reader.update(str(target), 1)
 
 
 def test_update_does_not_trust_the_local_file(tmp_path: Path) -> None:

@@ -11,6 +11,10 @@ namespace tensorizer {
 
 namespace {
 
+// How many times as large as the newer file an older one may be that is read for what both have in
+// common. Whoever made a larger one, which may be sparse, decides how long that takes.
+constexpr std::uint64_t kMostOlder = 4;
+
 [[noreturn]] void refuse_update(OpenFile& file, const std::string& why) {
   throw Error(ErrorKind::InvalidArgument, file.source().label() + ": " + why);
 }
@@ -45,20 +49,29 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::NotFound) throw;
   }
-  if (local == nullptr) {
+  const auto copy = [&]() -> Updated {
     Origin origin(from, from.source(), cancel);
     rewrite(from, origin, request, progress, cancel);
     return {progress.done, 0};
-  }
+  };
+  if (local == nullptr) return copy();
   if (!local->identity()) {
     throw Error(ErrorKind::InvalidArgument,
                 local->label() + " is no local file, which an update replaces");
   }
   OpenFile older(local, opening, cancel);
   if (older.catalogue().encrypted()) refuse_update(older, kEncrypted);
+  if (older.catalogue().end() / kMostOlder > catalogue.end()) return copy();
+  const std::optional<std::string> version = local->version();
   PatchedSource source(from, older, threads, cancel);
   Origin origin(from, source, cancel);
-  rewrite(from, origin, request, progress, cancel);
+  try {
+    rewrite(from, origin, request, progress, cancel);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::HashMismatch || local->version() == version) throw;
+    throw Error(ErrorKind::HashMismatch,
+                local->label() + " has changed while it was updated: update it again");
+  }
   return {source.fetched(), source.kept()};
 }
 
