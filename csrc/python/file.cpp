@@ -44,11 +44,12 @@ struct Job {
 // A file whose index has been read. Thread-safe, except for a file that can be read only once.
 class File {
  public:
-  File(const std::string& uri, const OptionList& options)
+  // `in_any_order` refuses a stream at once.
+  File(const std::string& uri, const OptionList& options, bool in_any_order)
       : uri_(uri), file_(run([&](Cancel& cancel) {
           const LoadOptions parsed = parse_load_options(options);
           return std::make_unique<OpenFile>(open_model(uri, parsed, cancel), parsed, cancel,
-                                            Wants::All);
+                                            in_any_order ? Wants::AnyOrder : Wants::All);
         })) {}
 
   std::vector<std::string> names() const { return {file().names().begin(), file().names().end()}; }
@@ -177,7 +178,8 @@ class File {
 
 void define_file(nb::module_& module) {
   nb::class_<File>(module, "File")
-      .def(nb::init<const std::string&, const OptionList&>())
+      .def(nb::init<const std::string&, const OptionList&, bool>(), nb::arg("uri"),
+           nb::arg("options"), nb::arg("in_any_order") = false)
       .def("names", &File::names)
       .def("index", &File::index)
       .def("format", &File::format)

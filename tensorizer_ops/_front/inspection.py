@@ -42,8 +42,11 @@ class File(_core.File):
     the methods that are not here.
     """
 
-    def __init__(self, uri: Target, options: Options | None = None) -> None:
-        super().__init__(to_uri(uri), as_pairs(options))
+    def __init__(
+        self, uri: Target, options: Options | None = None, in_any_order: bool = False
+    ) -> None:
+        """Refuse a stream before it is read, with ``in_any_order``."""
+        super().__init__(to_uri(uri), as_pairs(options), in_any_order)
 
     def index(self) -> list[StoredTensor]:
         return [StoredTensor._make(tensor) for tensor in super().index()]

@@ -152,11 +152,11 @@ class _Follower:
             raise errors.InvalidArgument(
                 f"{path!r} is no single file, which the option 'trust' of a follow needs"
             )
+        self._refuse_stream()
         is_there = path is not None and os.path.lexists(path)
         try:
-            # Another user's may be a FIFO.
             if path is None or not is_there or _core.leads_to_own_file(os.fsencode(path)):
-                file = File(self._target, self._target_loads)
+                file = File(self._target, self._target_loads, in_any_order=True)
                 digest = digest_of(file, self._threads, believed=believed)
                 if not is_one or file.is_own():
                     return digest
@@ -167,6 +167,14 @@ class _Follower:
         except _NO_WAY as error:
             logger.warning("%s: it will be replaced", str(error))
             return None
+
+    def _refuse_stream(self) -> None:
+        """Raise if the target is a pipe or a device, which others may have put there."""
+        path = local_path(self._target)
+        if path and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            raise errors.InvalidArgument(
+                f"{path!r} is a pipe or a device, and a follow needs a file, which it reads again"
+            )
 
     def _go_on(self) -> Version | None:
         """Bring the target to the newest version; return ``None`` if it is there already."""
@@ -354,6 +362,8 @@ class _Follower:
         if target is not self._target:
             yield
             return
+        if self._is_file:
+            self._refuse_stream()
         self._digest, self._is_between = None, True
         yield
         self._digest, self._is_between = entry.digest, entry.version != self._version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from pathlib import Path
 
@@ -512,6 +513,17 @@ def test_pipes_are_refused(folder: Path) -> None:
         pipe = str(folder / f"pipe{file.name}")
         with feed(pipe, file.read_bytes()), pytest.raises(InvalidArgument, match="read only once"):
             run(pipe)
+    os.mkfifo(folder / "silent")  # nobody writes, so a read would never end
+    for run in (
+        lambda pipe: tensorizer_ops.apply(delta, pipe),
+        lambda pipe: tensorizer_ops.apply(delta, pipe, folder / "out.tensors"),
+        lambda pipe: tensorizer_ops.apply(pipe, older),
+        lambda pipe: tensorizer_ops.apply(pipe, {}),
+        lambda pipe: tensorizer_ops.delta(pipe, newer, folder / "out.tensors"),
+        lambda pipe: tensorizer_ops.delta(older, pipe, folder / "out.tensors"),
+    ):
+        with pytest.raises(InvalidArgument, match="read only once"):
+            run(folder / "silent")
 
 
 def test_damaged_models_make_no_delta(folder: Path) -> None:

@@ -784,6 +784,20 @@ def test_wrong_arguments(place: Path, tmp_path: Path) -> None:
         Publisher(tmp_path / "file")
 
 
+def test_a_pipe_is_no_target(publisher: Publisher, place: Path, tmp_path: Path) -> None:
+    """A read of it would never end, and a write would wait for a reader."""
+    Training().publish(publisher)
+    target = tmp_path / "pipe.tensors"
+    os.mkfifo(target)
+    with pytest.raises(errors.InvalidArgument, match="is a pipe or a device"):
+        now(place, target)
+    target.unlink()
+    versions = follow(place, target, patience=0)
+    os.mkfifo(target)
+    with pytest.raises(errors.InvalidArgument, match="is a pipe or a device"):
+        next(versions)
+
+
 def test_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.InvalidArgument, match="the path is empty"):

@@ -226,7 +226,7 @@ void ApplyOrigin::confirm() {
 void apply_delta(OpenFile& delta, OpenFile& base, RewriteRequest request, Progress& progress,
                  Cancel& cancel) {
   const DeltaEnds ends = need_delta(delta);
-  refuse_stream(base);
+  check_wants(base.source(), Wants::AnyOrder);
   const std::uint64_t memory = request.options.memory_ceiling;
   const std::size_t blocks = blocks_at_once(memory / 2, request.threads);
   ApplyOrigin origin(delta, base, ends, blocks, request.threads, cancel);

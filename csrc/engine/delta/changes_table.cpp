@@ -41,18 +41,10 @@ std::optional<DeltaEnds> delta_ends(OpenFile& file) {
 }
 
 DeltaEnds need_delta(OpenFile& file) {
-  refuse_stream(file);
+  check_wants(file.source(), Wants::AnyOrder);
   const std::optional<DeltaEnds> ends = delta_ends(file);
   if (!ends) throw Error(ErrorKind::InvalidArgument, file.source().label() + ": it is no delta");
   return *ends;
-}
-
-void refuse_stream(OpenFile& file) {
-  if (!file.source().sequential()) return;
-  throw Error(ErrorKind::InvalidArgument,
-              file.source().label() +
-                  ": it can be read only once, in order, which is not enough for a delta: write it "
-                  "to a disk first");
 }
 
 DeltaNames::DeltaNames(OpenFile& delta) {

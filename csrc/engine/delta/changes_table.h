@@ -36,9 +36,6 @@ struct DeltaEnds {
 // that does not name its models.
 std::optional<DeltaEnds> delta_ends(OpenFile& file);
 
-// Throws InvalidArgument for a file that can be read only once.
-void refuse_stream(OpenFile& file);
-
 // The same. Throws InvalidArgument for a file that is no delta, and for one that can be read only
 // once.
 DeltaEnds need_delta(OpenFile& file);

@@ -24,7 +24,7 @@ struct Model {
         digests(opened.catalogue(), DigestVersion::Chunks,
                 DataDigests::are_listed(opened.catalogue(), DigestVersion::Chunks),
                 opened.source().label()) {
-    refuse_stream(opened);
+    check_wants(opened.source(), Wants::AnyOrder);
     if (opened.catalogue().encrypted() && opened.keys() == nullptr) {
       throw Error(ErrorKind::Crypto,
                   opened.source().label() + ": the file is encrypted, and no key was given for it");

@@ -58,6 +58,12 @@ std::shared_ptr<Source> as_trusted(std::shared_ptr<Source> source, const LoadOpt
 }  // namespace
 
 void check_wants(const Source& source, Wants wants) {
+  if (wants == Wants::AnyOrder && source.sequential()) {
+    throw Error(ErrorKind::InvalidArgument,
+                source.label() +
+                    ": it can be read only once, in order, which is not enough here: write it to a "
+                    "disk first");
+  }
   if (wants == Wants::All || !source.checks_at_end()) return;
   throw Error(ErrorKind::InvalidArgument,
               source.label() +

@@ -24,11 +24,12 @@ namespace tensorizer {
 class PrefetchCache;
 class ReadAhead;
 
-// How a job uses a file that was signed in whole. All: it takes every byte, and gives nothing out
-// before source().confirm() has returned. Parts: it does anything else.
-enum class Wants : std::uint8_t { All, Parts };
+// How a job uses a file. All: it takes every byte, and gives nothing out before source().confirm()
+// has returned. Parts: it does anything else. AnyOrder: parts, some of them more than once.
+enum class Wants : std::uint8_t { All, Parts, AnyOrder };
 
-// Throws InvalidArgument for parts of a source that checks_at_end().
+// Throws InvalidArgument for parts of a source that checks_at_end(), and for any order of one that
+// is sequential(). OpenFile asks before it reads a byte, for which it might wait for ever.
 void check_wants(const Source& source, Wants wants);
 
 class OpenFile {

@@ -60,8 +60,8 @@ bool FileReader::tells_the_same(FileReader& other) {
 void FileReader::make_delta(FileReader& fresh, const std::string& to, HashKinds hashes,
                             const OptionList& options, std::int64_t threads) {
   RewriteRequest request{to, hashes, parse_threads(threads), parse_save_options(options)};
-  const std::shared_ptr<OpenFile> older = file();
-  const std::shared_ptr<OpenFile> newer = fresh.file();
+  const std::shared_ptr<OpenFile> older = file(Wants::AnyOrder);
+  const std::shared_ptr<OpenFile> newer = fresh.file(Wants::AnyOrder);
   Job job(*this);
   tensorizer::make_delta(*older, *newer, std::move(request), job.progress, job.cancel);
 }
@@ -69,8 +69,8 @@ void FileReader::make_delta(FileReader& fresh, const std::string& to, HashKinds 
 bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
                        const std::optional<HashKinds>& hashes, const OptionList& options,
                        std::int64_t threads) {
-  const std::shared_ptr<OpenFile> delta = file();
-  const std::shared_ptr<OpenFile> older = base.file();
+  const std::shared_ptr<OpenFile> delta = file(Wants::AnyOrder);
+  const std::shared_ptr<OpenFile> older = base.file(Wants::AnyOrder);
   RewriteRequest request{to.value_or(base.uri()), hashes.value_or(kUsualHashes),
                          parse_threads(threads), parse_save_options(options)};
   if (to) {
@@ -128,7 +128,7 @@ bool FileReader::apply(FileReader& base, const std::optional<std::string>& to,
 
 bool FileReader::apply_in_memory(const std::vector<std::string>& names,
                                  const std::vector<at::Tensor>& tensors, std::int64_t threads) {
-  const std::shared_ptr<OpenFile> delta = file();
+  const std::shared_ptr<OpenFile> delta = file(Wants::AnyOrder);
   Job job(*this);
   return tensorizer::apply_in_memory(*delta, names, tensors, parse_threads(threads), job.progress,
                                      job.cancel);
