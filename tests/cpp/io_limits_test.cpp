@@ -141,10 +141,13 @@ TEST_F(Limits, EndWhatAServerRepeats) {
 TEST_F(Limits, EndAListing) {
   EXPECT_EQ(redis_listing_limits.keys, std::size_t{16'777'216});
   EXPECT_EQ(redis_listing_limits.bytes, std::uint64_t{1'073'741'824});
+  EXPECT_EQ(redis_listing_limits.replies, std::uint64_t{65'536});
+  Clock::duration pause{};
   const auto list = [&](std::uint64_t count) {
     std::uint64_t names = 0;
     load_from_redis([&](const TinyRedis::Words& words) -> std::optional<std::string> {
       if (words.front() != "SCAN") return redis_reply(words);
+      sleep_for(pause);
       const std::string cursor = ++names < count ? std::to_string(names) : "0";
       return "*2\r\n$1\r\n" + cursor + "\r\n*1\r\n$10\r\np:header:0\r\n";
     });
@@ -153,9 +156,13 @@ TEST_F(Limits, EndAListing) {
   const std::string says = "lists its keys endlessly";
   redis_listing_limits.keys = 3;
   expect_limits({{"keys", 3, list, ErrorKind::Unavailable, says}});
-  redis_listing_limits = {usual.keys, 55};  // with the cursors
+  redis_listing_limits = {usual.keys, 55, usual.replies};  // with the cursors
   expect_limits({{"bytes of keys", 5, list, ErrorKind::Unavailable, says}});
+  redis_listing_limits = {usual.keys, usual.bytes, 4};
+  expect_limits({{"replies", 4, list, ErrorKind::Unavailable, says}});
   redis_listing_limits = usual;
+  pause = 4s;
+  expect_limits({{"slow replies", 8, list, ErrorKind::Unavailable, says}});
   for (const char* const reply :
        {"*1\r\n$1\r\n0\r\n", "*2\r\n$1\r\nx\r\n*0\r\n", "*3\r\n$1\r\n0\r\n*0\r\n*0\r\n"}) {
     const std::string why = message_of([&] { load_from_redis(redis_after(1, "SCAN", reply)); });

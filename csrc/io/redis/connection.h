@@ -65,6 +65,7 @@ class RedisConnection {
 
   // Sets how many seconds a stall may last, from the next send() on.
   void set_patience(double seconds) noexcept { stall_timeout_ = seconds; }
+  double patience() const noexcept { return stall_timeout_; }
   // Asks the server for the id of this connection, with which another connection can end it.
   void identify(Cancel& cancel);
   // Returns the id; empty without identify(), or if the server did not tell it.
