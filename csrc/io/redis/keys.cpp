@@ -15,8 +15,8 @@ namespace {
 constexpr std::string_view kHeader = ":header:0";
 // How many of its keys the server examines for one reply, in some milliseconds.
 constexpr std::string_view kScanCount = "10000";
-// What a reply without keys counts for in a StallWatch: four replies a second are no stall.
-constexpr std::uint64_t kReplyWorth = 256;
+// What a reply without keys counts for in a StallWatch: two replies a second are no stall.
+constexpr std::uint64_t kReplyWorth = 512;
 // How many commands are sent before their replies are read.
 constexpr std::size_t kBatch = 1000;
 

@@ -43,7 +43,7 @@ struct RedisListingLimits {
 extern RedisListingLimits redis_listing_limits;
 
 // Asks the server for every key under the prefix. Throws Unavailable if the server exceeds the
-// limits, repeats itself, or brings fewer than four replies a second for the time of a stall.
+// limits, repeats itself, or brings fewer than two replies a second for the time of a stall.
 RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& address,
                              Cancel& cancel);
 // Makes the same listing of given names. Leaves out those that are not keys of the file.
