@@ -40,6 +40,7 @@ from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.signed_folder import (
     PIECE,
     files_in,
+    found_of_tools,
     is_empty,
     read_through,
     refuse_link,
@@ -166,7 +167,7 @@ def add_sigstore(
         _, payload = verifier.verify_dsse(Bundle.from_json(text), wanted)
     except Error as error:
         # Without values of the bundle.
-        fault = re.split(r":? ?\d+ validation error|: expected |\n", str(error))[0]
+        fault = re.split(r":? ?\d+ validation error|: expected |\n", str(error)[:1000])[0]
         fault = fault or type(error).__name__
     except Exception as error:  # of any kind, for a certificate that is damaged
         fault = type(error).__name__
@@ -343,6 +344,11 @@ def sign(
             raise errors.InvalidArgument(
                 f"{os.path.join(folder, name)!r} is empty, and has no shards to sign: remove it, "
                 "leave it out with ignore=, or, if it is a file, sign with method='files'"
+            )
+        for name in found_of_tools(folder, left_out):
+            raise errors.InvalidArgument(
+                f"{os.path.join(folder, name)!r} is not signed there, and some libraries would use "
+                "it: move it away"
             )
         files = {name: to_uri(Path(found[name])) for name in listed}
     if method == "files" and shard_size is not None:

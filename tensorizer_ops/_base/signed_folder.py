@@ -66,10 +66,21 @@ def _is_harmless(name: str) -> bool:
     """Return whether programs that serve a model do not read a file of this name."""
     *folders, last = name.split("/")
     if not {*OF_TOOLS}.isdisjoint([*folders, last]):
-        return True
+        return not _may_be_found(name)
     stem, suffix = os.path.splitext(last)
     is_text = stem.upper().startswith(_TEXTS) and suffix.lower() in ("", ".txt")
     return is_text or suffix.lower() in _HARMLESS
+
+
+def _may_be_found(name: str) -> bool:
+    """Return whether a library may take a file by its name alone, in whatever folder it is.
+
+    VLLM lists what is in all folders for this.
+    """
+    parts = (os.fsencode(part).decode(errors="replace") for part in name.split("/") if part)
+    return any(
+        _core.has_name_of_file(part) and not part.lower().endswith(_HARMLESS) for part in parts
+    )
 
 
 def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
@@ -130,7 +141,21 @@ def others_in(folder: str, names: Iterable[str], left_out: Iterable[str]) -> Ite
         for name in left_out
         if not (name.endswith(SIGNATURE) and os.path.isdir(os.path.join(folder, name)))
     ]
-    return unlisted(files_in(folder, ignored), names)
+    yield from unlisted(files_in(folder, ignored), names)
+    yield from found_of_tools(folder, ignored)
+
+
+def found_of_tools(folder: str, left_out: Iterable[str]) -> Iterator[str]:
+    """Yield the names of files that tools keep in a folder, and that libraries may use."""
+    for tool in left_out:
+        place = os.path.join(folder, tool)
+        if (
+            os.path.basename(tool) in OF_TOOLS
+            and os.path.isdir(place)
+            and not os.path.islink(place)
+        ):
+            inside = (os.path.join(tool, name) for name in files_in(place, ()))
+            yield from filter(_may_be_found, inside)
 
 
 def unlisted(found: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
@@ -147,7 +172,7 @@ def unlisted(found: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
         place, _, last = name.rpartition("/")
         is_folder = not last
         keeps_place = place in folders and last in ("", ".gitkeep", "__init__.py")
-        means_nothing = keeps_place or name.startswith(".cache/")
+        means_nothing = keeps_place or (name.startswith(".cache/") and not _may_be_found(name))
         if name.rstrip("/") in known or (means_nothing and (is_folder or is_empty(path))):
             continue
         yield name

@@ -39,8 +39,8 @@ LIST = "SHA256SUMS"
 _INCOMPLETE = "# incomplete: "
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 # The names of files that a killed download leaves behind.
-# What is left of a download that was killed, and the folder and the name of the file.
-_PART = re.compile(r"((?:.*/)?)\.(.*)\.[0-9a-f]{8}\.part", re.DOTALL)
+# What is left of a download that was killed. Some libraries search for names of files in all names.
+_PART = re.compile(r"\.[0-9a-f]{16}\.part")
 _MODEL_FILES = (".tensors", ".safetensors")
 # Bytes that are read at a time, and those that are fetched ahead; requests for small files.
 _PIECE = 4 << 20
@@ -200,8 +200,7 @@ def download(
 def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
     """Raise if there would be unsigned files beside signed ones that are copied to a target.
 
-    Libraries find files in a folder by themselves, also hidden ones. They use neither what tools
-    keep at its top, nor what other downloads of these files have left.
+    Libraries find files in a folder by themselves, also hidden ones.
     """
     if not os.path.isdir(target):
         return
@@ -209,7 +208,7 @@ def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
     refuse_links(target, {os.path.dirname(name) for name in names} - {""})
     left_out = [*OF_TOOLS, *inside(target, folder.loads["signature"])]
     for name in others_in(target, [*names, LIST], left_out):
-        if not ((part := _PART.fullmatch(name)) and "".join(part.groups()) in names):
+        if not _PART.fullmatch(os.path.basename(name)):
             raise errors.InvalidArgument(
                 f"{os.path.join(target, name)!r} is none of the signed files that are copied from "
                 f"{folder.label}, and may be used with them: move it away, or give another folder"
@@ -326,8 +325,7 @@ def replacing(path: str) -> Iterator[str]:
     """Give the name of a file that replaces another one, unless an exception leaves the block."""
     if os.path.isdir(path) and not os.path.islink(path):
         raise errors.InvalidArgument(f"{path!r} is a folder, in the place of a file: move it away")
-    folder, name = os.path.split(path)
-    part = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(4)}.part")
+    part = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.part")
     try:
         yield part
         os.replace(part, path)

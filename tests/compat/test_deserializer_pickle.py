@@ -34,6 +34,14 @@ def test_pickled_and_forked(files: list[str]) -> None:
     lazy.close()
 
 
+def test_options_that_change_meanwhile(files: list[str]) -> None:
+    """A pickle has those that the file was opened with, such as whom to trust."""
+    options = {"stall_timeout": "30"}
+    lazy = TensorDeserializer(files[0], "cpu", lazy_load=True, options=options)
+    options["stall_timeout"] = "wrong"
+    assert len(pickle.loads(pickle.dumps(lazy))) == len(lazy)
+
+
 def test_what_is_not_pickled(files: list[str]) -> None:
     with open(files[0], "rb") as file, TensorDeserializer(file, "cpu") as ours:
         no_path = ours

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import os
+import shutil
 import sys
 import tempfile
 import types
@@ -128,6 +131,30 @@ def test_no_other_folder_is_read(tmp_path: Path) -> None:
         assert kind.from_pretrained(tmp_path / "model")
         kind.from_pretrained(tmp_path / "other")
     assert kind.from_pretrained(tmp_path / "other")
+
+
+def test_a_file_with_the_name_of_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers looks for the path ``None`` in the working directory, too."""
+    save_pretrained(new(llama), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(tmp_path / "model" / "config.json", tmp_path / "None")
+    kind: Any = transformers.PreTrainedConfig
+    with (
+        pytest.raises(errors.InvalidFormat, match="would read files in"),
+        isolated(Folder(tmp_path / "model")),
+    ):
+        kind.get_config_dict(None)
+    (tmp_path / "None").unlink()
+    with isolated(Folder(tmp_path / "model")):
+        assert kind.get_config_dict(None)[0]["model_type"] == "llama"
+
+
+def test_a_library_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is not that of a file in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "libc.so.6").write_text("not this")
+    with isolated(Folder(tmp_path)):
+        assert ctypes.CDLL("libc.so.6").getpid() == os.getpid()
 
 
 def test_no_earlier_download_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,6 +397,7 @@ def test_wrong_folders(tmp_path: Path) -> None:
         json.dumps({**config, "dtype": "load"}): "does not take the config",
         json.dumps({**config, "text_config": {"_attn_implementation": "evil/x"}}): "'evil/x'.*code",
         json.dumps({**config, "model_type": "x", "auto_map": {"AutoConfig": "a.B"}}): "custom code",
+        json.dumps({**config, "fusion_config": {"patch_embeddings": True}}): "has a fusion_config",
         json.dumps({**config, "dtype": 7}): "dtype in config.json is 7",
         json.dumps({**config, "hidden_act": "x"}): "no model can be made of config.json in .*m': ",
         json.dumps({**config, "vocab_size": 7}): "other shapes than config.json there gives them",

@@ -516,6 +516,26 @@ def test_empty_files(model: Path, signer: Signer, method: Any) -> None:
             trust.verify(model, policy=signer.options["trust"])
 
 
+@pytest.mark.parametrize("place", [".git", ".github", ".gitignore", ".cache"])
+def test_what_tools_keep(model: Path, signer: Signer, place: str) -> None:
+    """VLLM finds weights in every folder, and takes another config and tokenizer for some."""
+    tensorizer_ops.sign(model, key=signer.private)
+    found = model / place / "a" / "consolidated.safetensors"
+    found.parent.mkdir(parents=True)
+    (model / place / "a.lock").touch()
+    trust.verify(model, policy=signer.options["trust"], ignore_unsigned_files=True)
+    for kind in (Path.touch, Path.mkdir):
+        kind(found)
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{place}/a/consolidated"):
+            trust.verify(model, policy=signer.options["trust"])
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{place}/a/consolidated"):
+            refuse_changed(Folder(model, signer.options), [])
+        with pytest.raises(ValueError, match=r"consolidated\.safetensors/?' is "):
+            tensorizer_ops.sign(model, key=signer.private)
+        found.unlink() if kind is Path.touch else found.rmdir()
+    trust.verify(model, policy=signer.options["trust"])
+
+
 @pytest.mark.parametrize("name", ["tekken.json", "code/nested"])
 def test_empty_folders(model: Path, signer: Signer, name: str) -> None:
     """Transformers asks which names there are, and takes a folder for a file."""

@@ -499,6 +499,13 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
     assert_same(load(), tensors)
 
 
+def test_a_served_folder_is_compared_before_it_is_loaded(tmp_path: Path, signer: Signer) -> None:
+    """A server that loads it again would have dropped its own weights by then."""
+    tensorizer_ops.save(tmp_path / "model" / "m.tensors", {"w": torch.ones(3)})
+    with pytest.raises(errors.Crypto, match="it is not signed"):
+        serving.weights(serving.Settings({"options": signer.options}), str(tmp_path / "model"))
+
+
 def test_a_folder_that_is_served_is_loaded_again(tmp_path: Path, signer: Signer) -> None:
     """A server has the config of the model that was there first."""
     folder, settings = tmp_path / "model", serving.Settings({"options": signer.options})
@@ -837,7 +844,9 @@ def unlink_with_folder(path: Path) -> None:
 # Some of the names under which libraries find files by themselves.
 OF_ANOTHER_MODEL = (
     ".a.safetensors",
-    ".tekken.json.01234567.part",
+    ".m.tensors.01234567.part",
+    ".cache/a/consolidated.safetensors",
+    ".git/a.safetensors",
     "chat_template.jinja",
     "tokenizer.model.v3",
     "additional_chat_templates/.a.jinja",
@@ -858,8 +867,8 @@ def test_a_download_over_another_model(
     bundle = tmp_path / "target" / "bundle"
     tensorizer_ops.sign(model, key=signer.private, signature=bundle)
     target = tmp_path / "target"
-    left = ".m.tensors.01234567.part"
-    for mine in (".git/a.json", ".cache/a", "SHA256SUMS", f"sub/{left}", "sub/__init__.py"):
+    left = ".0123456789abcdef.part"
+    for mine in (".git/a", ".cache/a/b", "SHA256SUMS", f"sub/{left}", "sub/__init__.py"):
         (target / mine).parent.mkdir(parents=True, exist_ok=True)
         (target / mine).write_text("" if mine.endswith(".py") else "{}")
 
