@@ -151,11 +151,16 @@ def _kernels(fields: dict[str, Any]) -> Iterator[str]:
 
 
 def _refuse_other_models(folder: Folder, fields: dict[str, Any]) -> None:
-    """Raise for a config that transformers would fetch another one for, from the Hub.
+    """Raise for a config that changes other models, or for which the Hub would give another one.
 
     The names of timm's models are no names on the Hub. Their weights would come from there.
     """
     for each in _objects(fields):
+        if each.get("fusion_config"):
+            raise errors.InvalidFormat(
+                f"{CONFIG} in {folder.label} has a fusion_config, which would change the classes "
+                "of all later models of this process: remove it"
+            )
         backbone = each.get("backbone")
         of_timm = each.get("use_timm_backbone") is True or each.get("model_type") == "timm_backbone"
         if isinstance(backbone, str) and not (of_timm and re.fullmatch(r"[\w.-]+", backbone)):

@@ -98,6 +98,12 @@ class _Call:
             if any(_is_below(file, place) for place in self._downloads):
                 self.refuse_folder(os.path.dirname(file))
 
+    def refuse_none(self, path: object) -> None:
+        """Refuse a file of the working directory that has the name of the path that is ``None``."""
+        is_path = isinstance(path, str | bytes | os.PathLike)
+        if is_path and os.fsdecode(path).split("/")[0] == "None":
+            self.refuse_folder(os.getcwd())
+
     def copied(self, names: Iterable[str], *, needed: bool) -> str:
         """Return a folder with copies of these files of the folder, as far as it has them."""
         if self._copies is None:
@@ -196,6 +202,7 @@ def _open(call: _Call, args: tuple[Any, ...]) -> None:
     if sys._getframe(2).f_globals.get("__name__") in _LOADERS:
         call.refuse_code(repr(args[0]))
     call.refuse_download(args[0])
+    call.refuse_none(args[0])
 
 
 def _execute(call: _Call, args: tuple[Any, ...]) -> None:
@@ -208,8 +215,9 @@ def _import(call: _Call, args: tuple[Any, ...]) -> None:
 
 
 def _load_library(call: _Call, args: tuple[Any, ...]) -> None:
-    if args[0]:
-        call.refuse_file(os.fsdecode(args[0]))
+    name = os.fsdecode(args[0] or "")
+    if "/" in name:  # others are looked for where the system has its libraries
+        call.refuse_file(name)
 
 
 def _unpickle(call: _Call, args: tuple[Any, ...]) -> None:
