@@ -17,7 +17,7 @@ import torch
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.devices import named_device
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.options import Options, as_text
+from tensorizer_ops._base.options import Options, kept
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.tables import (
     MOST_ROWS,
@@ -114,7 +114,7 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
             "verify_hash": verify_hash,
             "zero_copy": zero_copy,
             "progress": progress,
-            "options": options,
+            "options": kept(options),
         }
         self._encryption = encryption
         self.total_compressed_tensor_bytes = 0
@@ -422,9 +422,9 @@ class TensorDeserializer(collections.abc.Mapping[Any, Any]):
         if not isinstance(file_obj, str | bytes | os.PathLike):
             raise TypeError("only a TensorDeserializer of a path or a URI can be pickled")
         # Pickling a Reader raises if the URI or an option contains a secret.
-        options = as_text(self._arguments["options"] or {})
+        options = {**self._arguments["options"]}
         pickle.dumps(torch.classes.tensorizer.Reader(to_uri(file_obj), options))
-        return self._arguments
+        return {**self._arguments, "options": options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

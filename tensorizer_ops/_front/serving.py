@@ -66,10 +66,10 @@ def weights(
     group: dist.ProcessGroup | None = None,
     roots: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the name and the tensor of each, of the files of a model, in the order of the files.
+    """Return an iterator of the names and tensors in the files of a model, in their order.
 
-    If the files must be signed, and are in the folder that is served, all that is in it must be of
-    one bundle: the server reads its config and the like from there.
+    The files are opened at once. If they must be signed, and are in the folder that is served, all
+    that is in it must be of one bundle: the server reads its config and the like from there.
 
     If several ranks load the model, large tensors are a :class:`Weight`: each rank reads only the
     parts that it takes. Otherwise the next tensors are loaded while the caller uses those before.
@@ -81,7 +81,13 @@ def weights(
         roots: the root digests of the signed folders that the same server has loaded from, to which
             this one is added. A folder must be the same again.
     """
-    files, how, readers = _opened(settings, model, group, {} if roots is None else roots)
+    opened = _opened(settings, model, group, {} if roots is None else roots)
+    return _each(settings, *opened)  # what must be refused is, before a server drops what it has
+
+
+def _each(
+    settings: Settings, files: list[str], how: dict[str, Any], readers: list[Reader]
+) -> Iterator[tuple[str, torch.Tensor]]:
     if "node_folder" in settings.options:
         _keep_open([Reader(place, **how) for place in files])
     places: dict[str, str] = {}
