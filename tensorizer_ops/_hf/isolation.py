@@ -91,18 +91,16 @@ class _Call:
             "what the model needs into it, or load it with transformers itself"
         )
 
-    def refuse_download(self, path: object) -> None:
-        """Refuse what an earlier download left in the Hub's cache, which nobody compares."""
-        if self._downloads and isinstance(path, str | bytes | os.PathLike):
-            file = os.path.abspath(os.fsdecode(path))
-            if any(_is_below(file, place) for place in self._downloads):
-                self.refuse_folder(os.path.dirname(file))
+    def refuse_others(self, path: str) -> None:
+        """Refuse files that nobody compares, which transformers finds by itself.
 
-    def refuse_none(self, path: object) -> None:
-        """Refuse a file of the working directory that has the name of the path that is ``None``."""
-        is_path = isinstance(path, str | bytes | os.PathLike)
-        if is_path and os.fsdecode(path).split("/")[0] == "None":
-            self.refuse_folder(os.getcwd())
+        Earlier downloads have left some in the Hub's cache; and others may make one with the name
+        of the path that is ``None``.
+        """
+        file = os.path.abspath(path)
+        is_download = any(_is_below(file, place) for place in self._downloads)
+        if is_download or path.split("/")[0] == "None":
+            self.refuse_folder(os.path.dirname(file))
 
     def copied(self, names: Iterable[str], *, needed: bool) -> str:
         """Return a folder with copies of these files of the folder, as far as it has them."""
@@ -201,8 +199,8 @@ def _send(call: _Call, args: tuple[Any, ...]) -> None:
 def _open(call: _Call, args: tuple[Any, ...]) -> None:
     if sys._getframe(2).f_globals.get("__name__") in _LOADERS:
         call.refuse_code(repr(args[0]))
-    call.refuse_download(args[0])
-    call.refuse_none(args[0])
+    if isinstance(args[0], str | bytes | os.PathLike):
+        call.refuse_others(os.fsdecode(args[0]))
 
 
 def _execute(call: _Call, args: tuple[Any, ...]) -> None:
