@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder, unsigned
-from tensorizer_ops._chain.listing import Entry, logger, opened
+from tensorizer_ops._chain.listing import MOST_BYTES, Entry, logger, opened
 from tensorizer_ops._front.load_save import save
 
 _KEY = "tensorizer_ops.chain.read_until"
@@ -50,7 +50,8 @@ def renewed(folder: Folder, entry: Entry, options: dict[str, str]) -> Iterator[N
 def is_read(folder: Folder, entry: Entry, options: dict[str, str]) -> bool:
     """Return whether somebody reads a step. A damaged lease is one that was just taken."""
     try:
-        until = float(opened(folder, entry.lease, unsigned(options)).metadata()[_KEY])
+        file = opened(folder, entry.lease, unsigned(options), MOST_BYTES)
+        until = float(file.metadata()[_KEY])
     except FileNotFoundError:
         return False
     except (errors.Crypto, KeyError, ValueError):

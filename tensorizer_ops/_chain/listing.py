@@ -29,7 +29,7 @@ FILES = (CHAIN, "chain-copy.tensors")
 _VERSION = 1
 _MOST = 100_000  # steps in a list
 _MOST_TEXT = 192 * _MOST  # a step takes 160 characters at most
-_MOST_BYTES = 8 * _MOST_TEXT  # of a file
+MOST_BYTES = 8 * _MOST_TEXT  # of a file that is no step
 _END = 1 << 63  # of numbers
 # What a damaged file raises, or one that is not there.
 DAMAGE = (
@@ -155,7 +155,7 @@ def opened(folder: Folder, name: str, options: dict[str, str], most: float = flo
 def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:
     """Return the list in one of the two files."""
     label = f"{name!r} in {folder.label}"
-    file = opened(folder, name, unsigned(options), _MOST_BYTES)
+    file = opened(folder, name, unsigned(options), MOST_BYTES)
     if file.format().authenticated and "key" not in options:
         raise errors.Crypto(
             f"the checkpoints in {folder.label} are encrypted: name their key with the option 'key'"
