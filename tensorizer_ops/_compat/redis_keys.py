@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -87,12 +88,18 @@ def _keys_of(prefix: bytes, names: list[bytes]) -> list[bytes]:
     ends = {name.removesuffix(_HEADER) for name in names if name.endswith(_HEADER)}
     if prefix not in ends:
         return []  # there is no file, and such keys may be those of one with a shorter prefix
-    inner = ends - {prefix}
+    # How the keys of the other files start. None of these begins with another one.
+    inner: list[bytes] = []
+    for start in sorted(end + b":" for end in ends - {prefix}):
+        if not inner or not start.startswith(inner[-1]):
+            inner.append(start)
 
     def is_own(key: bytes) -> bool:
-        *parts, offset = key.split(b":")
-        if not offset.isdigit() or len(key) - len(offset) <= len(prefix) + 1:
+        named, _, offset = key.rpartition(b":")
+        if not offset.isdigit() or len(named) <= len(prefix):
             return False
-        return not any(b":".join(parts[:end]) in inner for end in range(1, len(parts)))
+        # What sorts between a start and a name that begins with it begins with it too.
+        at = bisect_right(inner, named)
+        return at == 0 or not named.startswith(inner[at - 1])
 
     return [key for key in set(names) if is_own(key)]

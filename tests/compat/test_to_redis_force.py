@@ -53,6 +53,25 @@ def test_over_an_older_file(
     assert redis.values() == keys, "the same keys as those of save()"
 
 
+def test_keys_of_many_colons(redis: RedisServer, new: str) -> None:
+    """A comparison for each colon would take minutes."""
+    longer = "m:" + "a:" * (1 << 20)
+    inner = {
+        f"{longer}x:header:0": b"",
+        f"{longer}x:a:5": b"1",
+        "m:z:header:0": b"",
+        "m:z:a:3": b"2",
+    }
+    with redis.client() as client:
+        tensorizer_ops.save(redis.url("m"), OLD)
+        client.mset({**inner, f"{longer}y:7": b"", "m:zz:3": b"", "m:z:4": b""})
+        TensorDeserializer(new, "cpu", lazy_load=True).to_redis(client, "m", force=True)
+    assert_same(tensorizer_ops.load(redis.url("m"), verify="all"), NEW)
+    keys = redis.values().keys()
+    assert inner.keys() < keys
+    assert keys.isdisjoint({f"{longer}y:7", "m:zz:3", "m:z:4"}), "they were those of the file"
+
+
 def test_a_write_that_fails_changes_nothing(redis: RedisServer, new: str) -> None:
     tensorizer_ops.save(redis.url("m"), OLD)
     before = redis.values()

@@ -139,12 +139,23 @@ TEST(RedisKeys, AreThoseOfTheFile) {
 
 TEST(RedisKeys, AreNotThoseOfALongerPrefix) {
   const std::vector<std::string> names{
-      "p:header:0", "p:x:header:0", "p:x:a:10",       "p:x:10",   "p:x!:header:0",
-      "p:x!:a:10",  "p:xx:10",      "p:y:z:header:0", "p:y:a:10", "p:y:z:a:10"};
+      "p:header:0", "p:x:header:0", "p:x:a:10",       "p:x:10",    "p:x!:header:0",
+      "p:x!:a:10",  "p:xx:10",      "p:y:z:header:0", "p:y:a:10",  "p:y:z:a:10",
+      "p:x:v:b:10", "p:y:z:10",     "p:x:w:header:0", "p:y:z!:10", "p:x:w:a:10"};
   EXPECT_EQ(names_of(sort_redis_keys("p", names)),
-            (std::vector<std::string>{"p:header:0", "p:x:10", "p:xx:10", "p:y:a:10"}));
+            (std::vector<std::string>{"p:header:0", "p:x:10", "p:xx:10", "p:y:a:10", "p:y:z!:10",
+                                      "p:y:z:10"}));
   EXPECT_EQ(names_of(sort_redis_keys("p:x", names)),
-            (std::vector<std::string>{"p:x:header:0", "p:x:a:10"}));
+            (std::vector<std::string>{"p:x:header:0", "p:x:a:10", "p:x:v:b:10"}));
+}
+
+// A comparison for each colon would take minutes.
+TEST(RedisKeys, MayHaveManyColons) {
+  std::string longer = "p:";
+  for (int i = 0; i < 1 << 21; ++i) longer += "a:";
+  EXPECT_EQ(names_of(sort_redis_keys(
+                "p", {"p:header:0", longer + "x:header:0", longer + "x:a:5", longer + "y:7"})),
+            (std::vector<std::string>{"p:header:0", longer + "y:7"}));
 }
 
 RedisAddress place() { return address_of("redis://h/p"); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <tuple>
 
@@ -98,12 +99,18 @@ RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> n
   std::erase_if(names, [&](const std::string& name) { return !name.starts_with(begin); });
   RedisListing listing;
   const std::size_t own = prefix.size() + kHeader.size();
+  std::vector<std::string> inner;
   for (const std::string& name : names) {
     if (name.size() > own && name.ends_with(kHeader)) {
-      listing.inner.push_back(name.substr(0, name.size() - kHeader.size()));
+      inner.push_back(name.substr(0, name.size() - kHeader.size() + 1));
     }
   }
-  std::sort(listing.inner.begin(), listing.inner.end());
+  std::sort(inner.begin(), inner.end());
+  for (std::string& start : inner) {
+    if (listing.inner.empty() || !start.starts_with(listing.inner.back())) {
+      listing.inner.push_back(std::move(start));
+    }
+  }
   for (std::string& name : names) {
     const std::size_t colon = name.rfind(':');
     const auto offset = parse_number(std::string_view(name).substr(colon + 1));
@@ -117,13 +124,12 @@ RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> n
   return listing;
 }
 
-bool lies_under(std::string_view key, const std::vector<std::string>& prefixes) {
+bool lies_under(std::string_view key, const std::vector<std::string>& inner) {
   // Part "x" of prefix "p" has keys "p:x:OFFSET"; those of prefix "p:x" have one more name.
-  const std::size_t last = key.rfind(':');
-  for (std::size_t colon = key.find(':'); colon < last; colon = key.find(':', colon + 1)) {
-    if (std::binary_search(prefixes.begin(), prefixes.end(), key.substr(0, colon))) return true;
-  }
-  return false;
+  const std::string_view named = key.substr(0, key.rfind(':'));
+  // What sorts between a start and a text that begins with it begins with it too.
+  const auto next = std::upper_bound(inner.begin(), inner.end(), named);
+  return next != inner.begin() && named.starts_with(*std::prev(next));
 }
 
 void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys,

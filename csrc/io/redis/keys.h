@@ -30,8 +30,9 @@ std::string redis_pattern(std::string_view text);
 
 struct RedisListing {
   std::vector<RedisKey> keys;  // of the file, without their sizes, sorted by offset and name
-  // The prefixes of other files that are longer, "PREFIX:MORE": their keys begin with PREFIX too.
-  std::vector<std::string> inner;  // sorted
+  // How the keys of files with longer prefixes start, "PREFIX:MORE:". Sorted; none of them begins
+  // with another one.
+  std::vector<std::string> inner;
 };
 
 // The limits of a listing. Tests lower them.
@@ -49,8 +50,8 @@ RedisListing list_redis_keys(RedisConnection& connection, const RedisAddress& ad
 // Makes the same listing of given names. Leaves out those that are not keys of the file.
 RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> names);
 
-// Returns true if a key belongs to a file with one of these prefixes, which must be sorted.
-bool lies_under(std::string_view key, const std::vector<std::string>& prefixes);
+// Returns true if a key belongs to one of the files of RedisListing::inner.
+bool lies_under(std::string_view key, const std::vector<std::string>& inner);
 
 // Asks the server for the sizes of the keys.
 void measure_redis_keys(RedisConnection& connection, std::vector<RedisKey>& keys,
