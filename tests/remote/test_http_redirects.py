@@ -56,6 +56,34 @@ def test_elsewhere_is_a_web_server(to: str) -> None:
         assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "is_followed"),
+    [
+        ("&".join(f"p{i}" for i in range(100)), True),
+        ("&".join(f"p{i}" for i in range(101)), False),
+        ("p" * 16000, True),
+        ("p" * 16384, False),
+    ],
+    ids=["100 parameters", "101 parameters", "almost 16 KiB", "more than 16 KiB"],
+)
+def test_targets_are_bounded(content: bytes, query: str, is_followed: bool) -> None:
+    """All their parameters are kept out of messages, and sent with every later request."""
+
+    def answer(asked: Asked) -> None:
+        if "?" in asked.path:
+            asked.say_range(content, ETag='"1"')
+        else:
+            asked.say("302 Found", Location=f"/x?{query}")
+
+    with scripted(answer) as server:
+        if is_followed:
+            assert ops.load(server.url())["x"].tolist() == list(range(1 << 20))
+            return
+        with pytest.raises(ConnectionError, match="more than 16384 bytes or 100 parameters"):
+            ops.load(server.url())
+        assert len(server.asked) == 1
+
+
 @pytest.fixture
 def content(tmp_path: Path) -> bytes:
     ops.save(str(tmp_path / "m"), {"x": torch.arange(1 << 20)})

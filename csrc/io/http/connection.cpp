@@ -17,6 +17,10 @@ constexpr std::uint64_t kLongestRefusal = 16 << 10;
 // The most bytes of heads in one request, including 1xx responses, redirects and trailers.
 constexpr std::uint64_t kLongestHead = 256 << 10;
 constexpr int kMostRedirects = 10;
+// The most of a redirect's URL, all of whose parameters messages must not show. Signed ones have
+// some 15 parameters, and few servers take more than 8 KiB.
+constexpr std::size_t kLongestRedirect = 16 << 10;
+constexpr std::ptrdiff_t kMostParameters = 100;
 
 }  // namespace
 
@@ -122,6 +126,10 @@ std::optional<ConnectionFailure> HttpConnection::follow() {
   const auto refuse = [](const std::string& why) { return ConnectionFailure{.what = why}; };
   const auto url = redirected(request_.url, std::string(answer_.header("location")));
   if (!url) return refuse("it redirects to something that is not an http:// or https:// URL");
+  if (url->size() > kLongestRedirect || std::ranges::count(*url, '&') >= kMostParameters) {
+    return refuse("it redirects to a URL of more than " + std::to_string(kLongestRedirect) +
+                  " bytes or " + std::to_string(kMostParameters) + " parameters");
+  }
   const std::string to = origin_of(*url);
   if (origin_of(request_.url).starts_with("https:") && !to.starts_with("https:") &&
       !options_.insecure_redirects) {

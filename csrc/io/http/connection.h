@@ -56,7 +56,7 @@ struct HttpRequest {
   std::string shown;
   // The time that its signature tells the server, also for HttpEndpoint::learn().
   std::optional<std::time_t> signed_at;
-  // Follows up to ten redirects in a row.
+  // Follows up to ten redirects in a row, to URLs of up to 16 KiB and 100 parameters.
   bool follow_redirects = true;
   // Sends the password of the URL, or the one in ~/.netrc.
   bool log_in = true;
