@@ -75,7 +75,7 @@ def _is_harmless(name: str) -> bool:
 def _may_be_found(name: str) -> bool:
     """Return whether a library may take a file by its name alone, in whatever folder it is.
 
-    VLLM lists what is in all folders for this.
+    Servers such as vLLM list what is in all folders for this.
     """
     parts = (os.fsencode(part).decode(errors="replace") for part in name.split("/") if part)
     return any(
