@@ -280,9 +280,9 @@ def test_a_version_that_another_user_puts_there_meanwhile(
     publish(place, range(1, 2), signer.private)
 
     class Planted(File):
-        def __init__(self, *how: Any) -> None:
+        def __init__(self, *how: Any, **more: Any) -> None:
             plant(place, target)
-            super().__init__(*how)
+            super().__init__(*how, **more)
             if is_away:
                 target.unlink()
 

@@ -17,23 +17,27 @@ from support.process import ROOT, environment, run_python
 from tensorizer_ops._base import library
 
 IMPORT_TIME = """
-import os, sys, time, torch
+import os, sys, time
+began = time.process_time()
+import asyncio
+usual = time.process_time() - began
+import torch
 threads = len(os.listdir("/proc/self/task"))
 modules = set(sys.modules)
-began = time.process_time()  # CPU time, which does not depend on other processes
+began = time.process_time()
 import tensorizer_ops
-print(time.process_time() - began)
+print((time.process_time() - began) / usual)
 assert len(os.listdir("/proc/self/task")) == threads
 assert not any(name.startswith("torch._dynamo") for name in set(sys.modules) - modules)
 """
 
 
 def test_importing_takes_little() -> None:
+    """Not much longer than asyncio, whose import a busy machine slows down as well."""
     took = [float(run_python(IMPORT_TIME).stdout)]
-    # A busy machine gets up to three more attempts.
-    while min(took) > 0.06 and len(took) < 4:
+    while min(took) > 1.6 and len(took) < 4:
         took.append(float(run_python(IMPORT_TIME).stdout))
-    assert min(took) <= 0.06
+    assert min(took) <= 1.6
 
 
 def test_what_it_brings() -> None:
