@@ -273,8 +273,8 @@ def update(
 
     Only chunks that the local file does not have are fetched, wherever in the file they are. The
     new file replaces the target when it is complete and correct; it has the tensors, hashes and
-    metadata of the source. If there is no target, or one more than four times as large as the
-    source, which would take longer to read, it becomes a copy.
+    metadata of the source. If there is no target, or one of more than 256 MiB that is more
+    than four times as large as the source, and would take longer to read, it becomes a copy.
 
     Args:
         source: the newer file, saved with ``hashes="chunked"`` or ``"all+chunked"``.

@@ -11,8 +11,10 @@ namespace tensorizer {
 
 namespace {
 
-// How many times as large as the newer file an older one may be that is read for what both have in
-// common. Whoever made a larger one, which may be sparse, decides how long that takes.
+// How large an older file may be that is read for what both have in common: so many bytes, or so
+// many times as large as the newer file. Whoever made a larger one, which may be sparse, decides how
+// long that takes.
+constexpr std::uint64_t kAlwaysRead = 256 << 20;
 constexpr std::uint64_t kMostOlder = 4;
 
 [[noreturn]] void refuse_update(OpenFile& file, const std::string& why) {
@@ -61,7 +63,8 @@ Updated update(OpenFile& from, const std::string& to, int threads, Progress& pro
   }
   OpenFile older(local, opening, cancel);
   if (older.catalogue().encrypted()) refuse_update(older, kEncrypted);
-  if (older.catalogue().end() / kMostOlder > catalogue.end()) return copy();
+  const std::uint64_t size = older.catalogue().end();
+  if (size > kAlwaysRead && size / kMostOlder > catalogue.end()) return copy();
   const std::optional<std::string> version = local->version();
   PatchedSource source(from, older, threads, cancel);
   Origin origin(from, source, cancel);
