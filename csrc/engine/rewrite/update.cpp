@@ -12,8 +12,8 @@ namespace tensorizer {
 namespace {
 
 // How large an older file may be that is read for what both have in common: so many bytes, or so
-// many times as large as the newer file. Whoever made a larger one, which may be sparse, decides how
-// long that takes.
+// many times as large as the newer file. Whoever made a larger one, which may be sparse, decides
+// how long that takes.
 constexpr std::uint64_t kAlwaysRead = 256 << 20;
 constexpr std::uint64_t kMostOlder = 4;
 
