@@ -98,7 +98,8 @@ def _keys_of(prefix: bytes, names: list[bytes]) -> list[bytes]:
         named, _, offset = key.rpartition(b":")
         if not offset.isdigit() or len(named) <= len(prefix):
             return False
-        # What sorts between a start and a name that begins with it begins with it too.
+        # Only the last start that is not greater can be one: all names between a start and a name
+        # that begins with it begin with it, too.
         at = bisect_right(inner, named)
         return at == 0 or not named.startswith(inner[at - 1])
 

@@ -38,8 +38,8 @@ from tensorizer_ops._hf.files import (
 LIST = "SHA256SUMS"
 _INCOMPLETE = "# incomplete: "
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-# The names of files that a killed download leaves behind.
-# What is left of a download that was killed. Some libraries search for names of files in all names.
+# The names of files that a killed download leaves behind. They do not contain the name of the file:
+# transformers looks for parts of names, and would take the file for a vocabulary.
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
 _MODEL_FILES = (".tensors", ".safetensors")
 # Bytes that are read at a time, and those that are fetched ahead; requests for small files.

@@ -518,7 +518,7 @@ def test_empty_files(model: Path, signer: Signer, method: Any) -> None:
 
 @pytest.mark.parametrize("place", [".git", ".github", ".gitignore", ".cache"])
 def test_what_tools_keep(model: Path, signer: Signer, place: str) -> None:
-    """VLLM finds weights in every folder, and takes another config and tokenizer for some."""
+    """Servers find weights in every folder, and take another tokenizer for some of them."""
     tensorizer_ops.sign(model, key=signer.private)
     found = model / place / "a" / "consolidated.safetensors"
     found.parent.mkdir(parents=True)

@@ -288,9 +288,7 @@ def test_what_is_never_signed_in_a_folder_of_a_signed_one(model: Path, signer: S
         for place in (above, above / "inner"):
             with pytest.raises(errors.Crypto, match=f"such as '.*{re.escape(name)}'"):
                 trust.verify(place, **given)
-        added.unlink()
-        if added.parent.name == ".github":
-            added.parent.rmdir()
+        unlink_with_folder(added)
     assert trust.verify(above, **given)
 
 

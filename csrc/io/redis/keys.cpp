@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kHeader = ":header:0";
 // How many of its keys the server examines for one reply, in some milliseconds.
 constexpr std::string_view kScanCount = "10000";
-// What a reply without keys counts for in a StallWatch: two replies a second are no stall.
+// The bytes that a StallWatch counts for each reply, so that two replies a second are fast enough.
 constexpr std::uint64_t kReplyWorth = 512;
 // How many commands are sent before their replies are read.
 constexpr std::size_t kBatch = 1000;
@@ -127,7 +127,8 @@ RedisListing sort_redis_keys(std::string_view prefix, std::vector<std::string> n
 bool lies_under(std::string_view key, const std::vector<std::string>& inner) {
   // Part "x" of prefix "p" has keys "p:x:OFFSET"; those of prefix "p:x" have one more name.
   const std::string_view named = key.substr(0, key.rfind(':'));
-  // What sorts between a start and a text that begins with it begins with it too.
+  // Only the last start that is not greater can be one: all texts between a start and a text that
+  // begins with it begin with it, too.
   const auto next = std::upper_bound(inner.begin(), inner.end(), named);
   return next != inner.begin() && named.starts_with(*std::prev(next));
 }

@@ -222,7 +222,6 @@ bool apply_in_memory(OpenFile& delta, const std::vector<std::string>& names,
   const at::NoGradGuard no_grad;
   const HeldMemory held(tensors);
   const RedactedQuotes quotes(delta.source());
-  check_wants(delta.source(), Wants::AnyOrder);
   const DeltaEnds ends = need_delta(delta);
   std::vector<Changing> all = match(delta, names, held.tensors());
   if (delta.source().signed_as()) detach_from_files(held.tensors());
