@@ -35,6 +35,7 @@ _FOR_OTHERS = 60.0
 
 # What the names of this library's files end in.
 _OWN = ".tensors"
+_CONFIG = "config.json"  # where vLLM finds the name of another model to serve
 
 # One of several files of a model.
 _PART = re.compile(r"(.*?)\d+-of-(\d+)\.tensors")
@@ -138,7 +139,10 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
     This does not ask whether there is a folder at this moment, which others may exchange.
     """
     folder, path = local_path(model), local_path(uri)
-    if "trust" not in options or path is None or not folder:
+    if "trust" not in options or path is None:
+        return None, uri
+    if not folder:
+        _refuse_folder_of_model(path, model, options)
         return None, uri
     # The weights may be a link, or be given by a path with links: also with some that others have
     # put into the folder, which is refused later.
@@ -156,7 +160,23 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
             return (None, uri) if _core.has_name_of_file(model) else (Folder(model, options), model)
         if below.split("/")[0] != "..":
             return Folder(model, options), os.path.normpath(os.path.join(folder, below))
+    _refuse_folder_of_model(path, model, options)
     return None, uri
+
+
+def _refuse_folder_of_model(path: str, model: str, options: Mapping[str, str]) -> None:
+    """Raise for weights in the folder of a model, if the server reads the config of another one.
+
+    A config there that somebody has changed can have led the server to the other one.
+    """
+    signature = local_path(options.get("signature", path)) or path
+    for folder in (path, os.path.dirname(path), os.path.dirname(signature)):
+        if os.path.lexists(os.path.join(folder, _CONFIG)):
+            raise errors.Crypto(
+                f"the weights in {folder!r} have a {_CONFIG} there, and the server reads that of "
+                f"{label(model)}, which nothing compares: with the option 'trust', serve the "
+                f"folder of the weights, whose {_CONFIG} may name no other model"
+            )
 
 
 def _refuse_another(folder: Folder, roots: dict[str, str]) -> None:

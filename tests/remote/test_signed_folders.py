@@ -200,7 +200,7 @@ def test_a_bundle_elsewhere(
     assert [each.name for each in copied] == found.files
     if place == "here":
         weights = {"uri": str(first), "options": options}
-        assert dict(serving.weights(serving.Settings(weights), ""))
+        assert dict(serving.weights(serving.Settings(weights), str(first)))
         done = run("verify", first, "--trust", signer.public, "--signature", bundle)
         assert done.returncode == 0, done.stderr
         above = options | {"signed_folder": str(first.parent)}
@@ -489,7 +489,12 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
             load()
         (folder / name).unlink()
         (folder / name).write_bytes(content)
-    for name in ("chat_template.jinja", "tokenizer.json", "docs/readme.json"):
+    for name in (
+        "chat_template.jinja",
+        "docs/readme.json",
+        "docs/tokenizer.model.v3.md",
+        "tokenizer.json",
+    ):
         (folder / name).write_text("{{messages[0].content}}")
         with pytest.raises(errors.Crypto, match=f"not signed, such as '{re.escape(name)}'"):
             load()
@@ -502,6 +507,29 @@ def test_a_served_folder_is_compared_before_it_is_loaded(tmp_path: Path, signer:
     tensorizer_ops.save(tmp_path / "model" / "m.tensors", {"w": torch.ones(3)})
     with pytest.raises(errors.Crypto, match="it is not signed"):
         serving.weights(serving.Settings({"options": signer.options}), str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("uri", ["model", "model/m.tensors", "weights/m.tensors"])
+@pytest.mark.parametrize("other", ["other", "anybody/other"])
+def test_a_config_leads_to_another_folder(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, uri: str, other: str
+) -> None:
+    """A config that somebody changed in the folder that is served can name a model to serve."""
+    monkeypatch.chdir(tmp_path)
+    settings: dict[str, Any] = {"uri": uri, "options": dict(signer.options)}
+    place = Path(uri).parent if uri.endswith(".tensors") else Path(uri)
+    tensorizer_ops.save(place / "m.tensors", {"w": torch.ones(3)})
+    if place.name == "weights":  # which were signed with the folder of the model
+        settings["options"]["signature"] = "model/model.sig"
+        settings["options"]["signed_folder"] = "."
+        Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    signed = tmp_path if place.name == "weights" else "model"
+    tensorizer_ops.sign(signed, key=signer.private, signature="model/model.sig")
+    with pytest.raises(errors.Crypto, match=r"/model' have a config\.json there.*other', which"):
+        serving.weights(serving.Settings(settings), other)
+    Path("model/config.json").unlink()  # if weights are alone, the server may have any config
+    assert list(serving.weights(serving.Settings(settings), other))
 
 
 def test_a_folder_that_is_served_is_loaded_again(tmp_path: Path, signer: Signer) -> None:
