@@ -14,6 +14,8 @@ PIECE = 4 << 20
 # What programs that serve a model do not read.
 _TEXTS = ("README", "LICENSE", "NOTICE")
 _HARMLESS = (".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", SIGNATURE)
+# What the names begin with that vLLM takes for Mistral's vocabularies, whatever they end in.
+_VOCABULARY = "tokenizer.model.v"
 # What Git and the client of the Hub keep in a folder.
 OF_TOOLS = (*NEVER_SIGNED, ".cache")
 
@@ -67,6 +69,8 @@ def _is_harmless(name: str) -> bool:
     *folders, last = name.split("/")
     if not {*OF_TOOLS}.isdisjoint([*folders, last]):
         return not _may_be_found(name)
+    if last.lower().startswith(_VOCABULARY):
+        return False
     stem, suffix = os.path.splitext(last)
     is_text = stem.upper().startswith(_TEXTS) and suffix.lower() in ("", ".txt")
     return is_text or suffix.lower() in _HARMLESS
@@ -79,7 +83,9 @@ def _may_be_found(name: str) -> bool:
     """
     parts = (os.fsencode(part).decode(errors="replace") for part in name.split("/") if part)
     return any(
-        _core.has_name_of_file(part) and not part.lower().endswith(_HARMLESS) for part in parts
+        part.lower().startswith(_VOCABULARY)
+        or (_core.has_name_of_file(part) and not part.lower().endswith(_HARMLESS))
+        for part in parts
     )
 
 

@@ -517,20 +517,21 @@ def test_empty_files(model: Path, signer: Signer, method: Any) -> None:
 
 
 @pytest.mark.parametrize("place", [".git", ".github", ".gitignore", ".cache"])
-def test_what_tools_keep(model: Path, signer: Signer, place: str) -> None:
+@pytest.mark.parametrize("name", ["consolidated.safetensors", "tokenizer.model.v3"])
+def test_what_tools_keep(model: Path, signer: Signer, place: str, name: str) -> None:
     """Servers find weights in every folder, and take another tokenizer for some of them."""
     tensorizer_ops.sign(model, key=signer.private)
-    found = model / place / "a" / "consolidated.safetensors"
+    found = model / place / "a" / name
     found.parent.mkdir(parents=True)
     (model / place / "a.lock").touch()
     trust.verify(model, policy=signer.options["trust"], ignore_unsigned_files=True)
     for kind in (Path.touch, Path.mkdir):
         kind(found)
-        with pytest.raises(errors.Crypto, match=f"not signed, such as '{place}/a/consolidated"):
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{place}/a/{name}"):
             trust.verify(model, policy=signer.options["trust"])
-        with pytest.raises(errors.Crypto, match=f"not signed, such as '{place}/a/consolidated"):
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{place}/a/{name}"):
             refuse_changed(Folder(model, signer.options), [])
-        with pytest.raises(ValueError, match=r"consolidated\.safetensors/?' is "):
+        with pytest.raises(ValueError, match=f"{name}/?' is "):
             tensorizer_ops.sign(model, key=signer.private)
         found.unlink() if kind is Path.touch else found.rmdir()
     trust.verify(model, policy=signer.options["trust"])
