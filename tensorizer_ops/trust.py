@@ -25,6 +25,7 @@ from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import check_names, checked, kind_of
 from tensorizer_ops._base.folder import (
     BUNDLE,
+    LIST,
     NEVER_SIGNED,
     SIGNATURE,
     Folder,
@@ -40,6 +41,7 @@ from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.signed_folder import (
     PIECE,
     files_in,
+    folders_for_files,
     found_of_tools,
     is_empty,
     read_through,
@@ -244,7 +246,8 @@ def verify(
     if place.only is None and (folder := place.folder.path) is not None:
         refuse_links(folder, names)
         if not ignore_unsigned_files:
-            left_out = [*within(prefix, [*NEVER_SIGNED, *ignored]), *inside(folder, bundle)]
+            never = [*NEVER_SIGNED, *map(os.path.normpath, ignored)]
+            left_out = [*within(prefix, never), *inside(folder, bundle)]
             advice = "remove them, or give ignore_unsigned_files=True"
             refuse_unsigned(folder, names, left_out, advice)
     given |= {"trust": policy, "signature": bundle, "subject": subject, **counted}
@@ -303,7 +306,7 @@ def sign(
 
     Raises:
         ValueError: a key or certificate that cannot be used, a symbolic link, an empty file that
-            shards would not list, or no file.
+            shards would not list, a folder in the place of a signature, or no file.
         tensorizer_ops.errors.Crypto: the passphrase is missing or wrong.
     """
     check_names("ignore", ignore)
@@ -311,7 +314,7 @@ def sign(
     if not _is_text(place.name):
         raise errors.InvalidArgument(f"{place.name!r} cannot be signed: its name is not UTF-8")
     target = _bundle_of(place, signature)
-    left_out = dict.fromkeys([*NEVER_SIGNED, BUNDLE, *ignore])
+    left_out = dict.fromkeys([*NEVER_SIGNED, BUNDLE, LIST, *map(os.path.normpath, ignore)])
     folder = place.folder.path
     if place.only is None and place.folder.names_from(target, None)[0]:
         raise errors.InvalidArgument(
@@ -327,6 +330,11 @@ def sign(
         )
     else:
         left_out |= {name: None for name in inside(folder, target) if not name.startswith("..")}
+        for name in folders_for_files(folder, left_out):
+            raise errors.InvalidArgument(
+                f"{os.path.join(folder, name)!r} is a folder, and only a file of this name can be "
+                "left out: move it away, or give it another name"
+            )
         found = files_in(folder, left_out)
         for name, path in found.items():
             if "\\" in name or not _is_text(name):

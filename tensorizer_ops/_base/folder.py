@@ -25,6 +25,8 @@ _SIGNED = ("trust", "signature", "signed_folder", "subject", "hash_first")
 BUNDLE = "model.sig"
 # At the top of what is signed.
 NEVER_SIGNED = (".git", ".gitignore", ".gitattributes", ".github")
+# The list that an upload writes beside the files, which nobody signs and no model reads.
+LIST = "SHA256SUMS"
 # What the names of the signatures of single files end in.
 SIGNATURE = ".sig"
 # The suffixes of files with weights, and of indexes of several, in the order in which they are
@@ -148,7 +150,7 @@ class Folder:
             listed = self.listed(prefix, every)
             self._listed = [*listed, *([self.bundle] if self.bundle else [])]
             self._left_out = [*within(prefix, NEVER_SIGNED), *inside(self.path, bundle)]
-            self._ignored = within(prefix, ignored)
+            self._ignored = within(prefix, map(os.path.normpath, ignored))
         return self._listed
 
     def has_signature(self, name: str) -> bool:

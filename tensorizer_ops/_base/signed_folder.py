@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 from tensorizer_ops import _core, errors
-from tensorizer_ops._base.folder import LIMIT, NEVER_SIGNED, SIGNATURE, Folder, raise_own
+from tensorizer_ops._base.folder import LIMIT, LIST, NEVER_SIGNED, SIGNATURE, Folder, raise_own
 
 PIECE = 4 << 20
 # What programs that serve a model do not read.
@@ -30,9 +30,9 @@ def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
     names = folder.signed_files()
     refuse_links(folder.path, names)
     here = files_in(folder.path, folder.left_out)
-    ignored = {os.path.normpath(name) for name in folder.ignored}
+    ignored = {*folder.ignored}
     harmless = [
-        name
+        name.rstrip("/")
         for name in here
         if (_is_below(name, ignored) and _is_harmless(name))
         or (name.endswith("/") and name.rstrip("/") in ignored)
@@ -94,7 +94,7 @@ def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
 
     The names of empty folders end in one: libraries ask which names there are.
     """
-    ignored = {os.path.normpath(name) for name in left_out}
+    ignored = {*left_out}
     found, folders = {}, [""]
     for inside in folders:
         try:
@@ -138,17 +138,19 @@ def refuse_unsigned(
 
 
 def others_in(folder: str, names: Iterable[str], left_out: Iterable[str]) -> Iterator[str]:
-    """Yield the names of files in a folder, of links and of empty folders, that are not given.
-
-    Where a signature was left out, there may be no folder now.
-    """
-    ignored = [
-        name
-        for name in left_out
-        if not (name.endswith(SIGNATURE) and os.path.isdir(os.path.join(folder, name)))
-    ]
+    """Yield the names of files in a folder, of links and of empty folders, that are not given."""
+    left_out = [*left_out]
+    ignored = {*left_out} - {*folders_for_files(folder, left_out)}
     yield from unlisted(files_in(folder, ignored), names)
     yield from found_of_tools(folder, ignored)
+
+
+def folders_for_files(folder: str, left_out: Iterable[str]) -> Iterator[str]:
+    """Yield what is left out only if it is a file, and is a folder: signatures and ``LIST``."""
+    for name in left_out:
+        is_for_file = name == LIST or name.endswith(SIGNATURE)
+        if is_for_file and os.path.isdir(os.path.join(folder, name)):
+            yield name
 
 
 def found_of_tools(folder: str, left_out: Iterable[str]) -> Iterator[str]:
@@ -167,10 +169,10 @@ def found_of_tools(folder: str, left_out: Iterable[str]) -> Iterator[str]:
 def unlisted(found: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
     """Yield the names of what was found in a folder, but for those given and what means nothing.
 
-    That is an empty ``.gitkeep`` or ``__init__.py`` beside a given file, and what is empty in
-    ``.cache``: shards cannot list these. Others mean something, if only by their names: an empty
-    ``chat_template.jinja`` is the template, and transformers takes any ``….tiktoken.model`` or
-    folder of that name for a kind of vocabulary.
+    That is the list of an upload, an empty ``.gitkeep`` or ``__init__.py`` beside a given file, and
+    what is empty in ``.cache``: shards cannot list these. Others mean something, if only by their
+    names: an empty ``chat_template.jinja`` is the template, and transformers takes any
+    ``….tiktoken.model`` or folder of that name for a kind of vocabulary.
     """
     known = {*names}
     folders = {"", *itertools.chain.from_iterable(map(_folders_of, known))}
@@ -180,6 +182,8 @@ def unlisted(found: Mapping[str, str], names: Iterable[str]) -> Iterator[str]:
         keeps_place = place in folders and last in ("", ".gitkeep", "__init__.py")
         means_nothing = keeps_place or (name.startswith(".cache/") and not _may_be_found(name))
         if name.rstrip("/") in known or (means_nothing and (is_folder or is_empty(path))):
+            continue
+        if name == LIST and os.path.isfile(path):
             continue
         yield name
 

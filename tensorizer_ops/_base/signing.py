@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, has_no_folders
@@ -47,7 +48,7 @@ def kept_key(key: Key | None, folder: Folder) -> str | None:
     return kept({"key": key_name(key)})["key"]
 
 
-@contextmanager
+@contextlib.contextmanager
 def signed(folder: Folder, name: str, key: Key, options: Options) -> Iterator[ToSign]:
     """Give a file of this machine to save to; afterwards, copy it into the folder, signed."""
     with temporary_folder(is_signed=True) as own:
@@ -80,9 +81,23 @@ def key_name(key: Key) -> str:
 
 def root_of(text: str) -> str:
     """Return the root digest in a bundle that was just made."""
-    statement = json.loads(base64.b64decode(json.loads(text)["dsseEnvelope"]["payload"]))
-    root: str = statement["subject"][0]["digest"]["sha256"]
+    root: str = _statement_of(text)["subject"][0]["digest"]["sha256"]
     return root
+
+
+def listed_by(path: str) -> set[str]:
+    """Return the names of the files in a bundle, whoever signed it; none if it is damaged."""
+    damage = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+    with contextlib.suppress(*damage), open(path, "rb") as file:
+        signed = _statement_of(file.read(_core.MOST_BUNDLE_BYTES))["predicate"]
+        # Names of shards end with their range: "a/model.safetensors:0:4096".
+        ends = 2 if signed["serialization"]["method"] == "shards" else 0
+        return {each["name"].rsplit(":", ends)[0] for each in signed["resources"]}
+    return set()
+
+
+def _statement_of(bundle: str | bytes) -> Any:
+    return json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
 
 
 def write_signature(text: str, uri: str, options: Options) -> None:

@@ -21,10 +21,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.folder import Folder, inside, raise_own, refuse_path, refuse_signed
+from tensorizer_ops._base.folder import (
+    BUNDLE,
+    LIST,
+    Folder,
+    inside,
+    raise_own,
+    refuse_path,
+    refuse_signed,
+)
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.signed_folder import OF_TOOLS, others_in, refuse_links
+from tensorizer_ops._base.signing import listed_by
 from tensorizer_ops._base.targets import Target, is_uri
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._hf.files import (
@@ -35,7 +44,6 @@ from tensorizer_ops._hf.files import (
     vocabulary_files,
 )
 
-LIST = "SHA256SUMS"
 _INCOMPLETE = "# incomplete: "
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 # The names of files that a killed download leaves behind. They do not contain the name of the file:
@@ -207,7 +215,7 @@ def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
     # A link in the place of a file is replaced.
     refuse_links(target, {os.path.dirname(name) for name in names} - {""})
     left_out = [*OF_TOOLS, *inside(target, folder.loads["signature"])]
-    for name in others_in(target, [*names, LIST], left_out):
+    for name in others_in(target, names, left_out):
         if not _PART.fullmatch(os.path.basename(name)):
             raise errors.InvalidArgument(
                 f"{os.path.join(target, name)!r} is none of the signed files that are copied from "
@@ -362,7 +370,22 @@ def _files_in(source: Target) -> dict[str, str]:
             found[short] = path
     if not found:
         raise errors.NotFound(f"{root.label} has no files")
+    for short in found:
+        if os.path.basename(short) == BUNDLE:
+            _refuse_to_part(root.path, short, found)
     return dict(sorted(found.items()))
+
+
+def _refuse_to_part(folder: str, bundle: str, copied: Collection[str]) -> None:
+    """Raise if a bundle lists a file that is here and is not copied with it."""
+    for listed in listed_by(os.path.join(folder, bundle)):
+        name = os.path.join(os.path.dirname(bundle), listed)
+        if name not in copied and os.path.lexists(os.path.join(folder, name)):
+            raise errors.InvalidArgument(
+                f"{bundle!r} in {folder!r} lists {listed!r}, which an upload leaves out, so that "
+                "the copy would be refused: sign again without it (ignore=), or move it away and "
+                "sign again"
+            )
 
 
 def _is_inside(link: str, root: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,28 @@ def test_a_bundle_beside_another_that_does_not_leave_it_out(model: Path, signer:
     assert trust.verify(model, **place)
     with pytest.raises(errors.Crypto, match=r"not signed, such as 'model\.sig'"):
         trust.verify(model, **place, signature=bundle)
+
+
+def test_the_list_of_an_upload(model: Path, signer: Signer, tmp_path: Path) -> None:
+    """Whoever signed does not list it where it is made later, and may list it where it was."""
+    bundle, place, policy = model / "model.sig", tmp_path / "place", signer.options["trust"]
+    using = ("--private_key", signer.private, "--signature", bundle, model)
+    assert others("sign", "key", *using).returncode == 0
+    tensorizer_ops.upload(model, place)
+    assert "SHA256SUMS" not in trust.verify(place, policy=policy).files
+    shutil.copy(place / "SHA256SUMS", model)
+    bundle.unlink()
+    assert others("sign", "key", *using).returncode == 0
+    assert "SHA256SUMS" in trust.verify(model, policy=policy).files
+    assert tensorizer_ops.download(model, tmp_path / "target", options=signer.options)
+    with pytest.raises(ValueError, match="lists 'SHA256SUMS', which an upload leaves out"):
+        tensorizer_ops.upload(model, place)
+    (model / "SHA256SUMS").write_text("changed")
+    with pytest.raises(errors.HashMismatch, match="SHA256SUMS"):
+        trust.verify(model, policy=policy)
+    tensorizer_ops.sign(model, key=signer.private, method="files")
+    using = ("--public_key", signer.public, "--signature", bundle, model)
+    assert others("verify", "key", *using).returncode == 0
 
 
 def certified(signer: Signer, model: Path, days: int = 30) -> Path:

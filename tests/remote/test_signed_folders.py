@@ -23,7 +23,7 @@ from support.recorder import DENIED, recorder
 from support.samples import assert_same
 from support.scripted import Asked, scripted
 from support.signer import Signer
-from tensorizer_ops import checkpoint, errors, trust
+from tensorizer_ops import _core, checkpoint, errors, trust
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._dcp import hugging_face
@@ -858,6 +858,86 @@ def test_downloads(llama: tuple[Path, Any], signer: Signer, web: Web, tmp_path: 
     (target / "config.json").write_text("mine")
     with pytest.raises(ValueError, match="would be lost"):
         tensorizer_ops.download(web.url("download"), target, options=signer.options)
+
+
+def test_sign_upload_and_download(model: Path, signer: Signer, tmp_path: Path) -> None:
+    """A folder may have the list of an earlier upload, and nothing takes that for signed."""
+    policy, place, target = signer.options["trust"], tmp_path / "place", tmp_path / "target"
+    (model / "SHA256SUMS").write_text(f"{'0' * 64}  m.tensors\n")
+    tensorizer_ops.sign(model, key=signer.private)
+    for _ in range(2):
+        names = [file.name for file in tensorizer_ops.upload(model, place)][1:]  # .gitattributes
+        assert "SHA256SUMS" not in trust.verify(place, policy=policy).files
+        refuse_changed(Folder(place, signer.options), [])
+        copied = tensorizer_ops.download(place, target, options=signer.options)
+        assert sorted(file.name for file in copied) == names
+        assert trust.verify(target, policy=policy)
+    assert str(place) in run("verify", "--trust", signer.public, place).stdout
+    (place / "config.json").write_text("[]")
+    text = (place / "SHA256SUMS").read_text()
+    was, now = (hashlib.sha256(content).hexdigest() for content in (b"{}", b"[]"))
+    (place / "SHA256SUMS").write_text(text.replace(was, now))
+    assert (place / "SHA256SUMS").read_text() != text
+    shutil.rmtree(target)
+    with pytest.raises(errors.HashMismatch, match=r"config\.json"):
+        tensorizer_ops.download(place, target, options=signer.options)
+
+
+@pytest.mark.parametrize("method", ["shards", "files"])
+@pytest.mark.parametrize("name", [".cache/a/b", ".eval/a:0:1.yaml", ".0123456789abcdef.part"])
+def test_an_upload_of_a_part_of_what_is_signed(
+    model: Path, signer: Signer, tmp_path: Path, name: str, method: Any
+) -> None:
+    place = tmp_path / "place"
+    (model / name).parent.mkdir(parents=True, exist_ok=True)
+    (model / name).write_text("a: 1")
+    tensorizer_ops.sign(model, key=signer.private, method=method)
+    for folder in (model, f"{model}//", model.parent):
+        with pytest.raises(ValueError, match=f"lists {name!r}, which an upload leaves out"):
+            tensorizer_ops.upload(folder, place)
+    assert not place.exists()
+    (model / "model.sig").write_text("not a bundle")  # which is a file as others
+    tensorizer_ops.upload(model, place)
+    shutil.rmtree(place)
+    tensorizer_ops.sign(model, key=signer.private, method=method, ignore=[name.split("/")[0]])
+    tensorizer_ops.upload(model, place)
+    assert trust.verify(place, policy=signer.options["trust"])
+    assert tensorizer_ops.download(place, tmp_path / "target", options=signer.options)
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "model.sig", "z.sig"])
+@pytest.mark.parametrize("spelled", ["{}", "{}/", "./{}", "sub/../{}"])
+def test_a_folder_in_the_place_of_a_file_that_is_left_out(
+    model: Path, signer: Signer, name: str, spelled: str
+) -> None:
+    """Nothing in it is signed, in whatever way the bundle spells its name."""
+    bundle, ignored = model.parent / "elsewhere.sig", spelled.format(name)
+    how = {"key": signer.private, "signature": bundle}
+    files = [(file.name, str(file)) for file in model.iterdir()]
+    signing = _core.Signing("model", files, None, [ignored])
+    bundle.write_text(signing.start(f"file:{signer.private}", "", [], [], 0))
+
+    def verify() -> None:
+        trust.verify(model, policy=signer.options["trust"], signature=bundle)
+
+    def refuse() -> None:
+        refuse_changed(Folder(model, signer.options | {"signature": str(bundle)}), [])
+
+    (model / name).write_text("a file")
+    verify()
+    refuse()
+    (model / name).unlink()
+    (model / name).mkdir()
+    (model / name / "code.py").write_text("import os")
+    for refused in (verify, refuse):
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{name}/code.py'"):
+            refused()
+    with pytest.raises(ValueError, match=f"{name}' is a folder, and only a file"):
+        tensorizer_ops.sign(model, ignore=[ignored], **how)  # type: ignore[arg-type]
+    shutil.rmtree(model / name)
+    tensorizer_ops.sign(model, ignore=[ignored], **how)  # type: ignore[arg-type]
+    verify()
+    refuse()
 
 
 def unlink_with_folder(path: Path) -> None:
