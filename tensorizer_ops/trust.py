@@ -411,7 +411,7 @@ def _place_of(model: Target, options: Options) -> _Place:
             _, _, name = _core.signed_path(to_uri(model)).rpartition("/")
         folder = Folder(parent + mark + query, options)
         whole = Folder(model, options)
-        refuse_path(name)
+        refuse_path(name, folder.label)
         is_file = has_no_folders(place) or folder.has(name + SIGNATURE)
         if place.endswith("/") or (not is_file and whole.has(BUNDLE)):
             return _Place(whole, None, whole.below(BUNDLE), name, to_uri(model))

@@ -85,13 +85,13 @@ class Folder:
 
     def uri(self, name: str) -> str:
         """Return the URI of a file in the folder."""
-        refuse_path(name)
+        refuse_path(name, self.label)
         return self.below(name)
 
     def below(self, name: str) -> str:
         """Return the URI of a file in the folder, or in one in it: ``folder/name``."""
         for part in name.split("/"):
-            refuse_path(part)
+            refuse_path(part, self.label)
         if self.path is not None:
             return to_uri(os.path.join(self.path, name))
         scheme, _, rest = self._uri.partition("://")
@@ -411,7 +411,7 @@ def refuse_signed(options: Options | None) -> None:
             raise errors.InvalidArgument(f"option {name!r} applies when a file is loaded only")
 
 
-def refuse_path(name: str) -> None:
-    """Raise for a name that is not one of a file in its folder."""
+def refuse_path(name: str, folder: str) -> None:
+    """Raise for a name that is not one of a file in its folder, which has this label."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise errors.InvalidArgument(f"{name!r} is not the name of a file in a folder")
+        raise errors.InvalidArgument(f"{name!r} is not the name of a file in {folder}")

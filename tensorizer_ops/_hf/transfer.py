@@ -426,7 +426,7 @@ def _model_files(folder: Folder) -> list[str]:
         index = read_object(folder, weights).get("weight_map")
         shards = set(index.values()) if isinstance(index, dict) else set()
         for name in shards:
-            refuse_path(name)
+            refuse_path(name, folder.label)
     small = dict.fromkeys(SMALL_FILES)
     if (config := folder.read_if_there(TOKENIZER_CONFIG)) is not None:
         with contextlib.suppress(ImportError):  # without transformers, the usual names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,15 @@ def test_the_list_of_an_upload(model: Path, signer: Signer, tmp_path: Path) -> N
     tensorizer_ops.sign(model, key=signer.private, method="files")
     using = ("--public_key", signer.public, "--signature", bundle, model)
     assert others("verify", "key", *using).returncode == 0
+
+
+def test_a_name_that_no_file_can_have(model: Path, signer: Signer) -> None:
+    (model / "a\\b").write_text("of Windows")
+    bundle = model / "model.sig"
+    done = others("sign", "key", "--private_key", signer.private, "--signature", bundle, model)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(ValueError, match=re.escape(f"is not the name of a file in '{model}'")):
+        trust.verify(model, policy=signer.options["trust"])
 
 
 def certified(signer: Signer, model: Path, days: int = 30) -> Path:
