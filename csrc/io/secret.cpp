@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "codec/hmac.h"
@@ -188,7 +189,17 @@ void add_header_secrets(Secrets& secrets, std::string_view line) {
   std::string_view value = trimmed(line.substr(colon + 1));
   secrets.emplace_back(value);
   // Messages need words like "Bearer".
-  if (name.ends_with("authorization")) value.remove_prefix(std::min(value.find(' '), value.size()));
+  if (name.ends_with("authorization")) {
+    const std::size_t end = std::min(value.find(' '), value.size());
+    const bool is_basic = lower_case(value.substr(0, end)) == "basic";
+    value.remove_prefix(end);
+    if (const auto login = from_base64(trimmed(value)); login && is_basic) {
+      const std::string_view text = as_text(*login);
+      const std::size_t colon = std::min(text.find(':'), text.size());
+      secrets.emplace_back(text.substr(0, colon));
+      secrets.emplace_back(text.substr(std::min(colon + 1, text.size())));
+    }
+  }
   while (!value.empty()) {
     const std::size_t end = std::min(value.find_first_of(" ;,"), value.size());
     const std::string_view part = value.substr(0, end);
@@ -219,6 +230,15 @@ void add_url_secrets(Secrets& secrets, std::string_view url) {
     const std::size_t equals = parameter.find('=');
     add_escaped(secrets, equals == parameter.npos ? parameter : parameter.substr(equals + 1));
     query.remove_prefix(std::min(end + 1, query.size()));
+  }
+}
+
+void add_proxy_secrets(Secrets& secrets) {
+  for (const char* const name :
+       {"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}) {
+    const std::string proxy = environment(name);
+    if (proxy.empty()) continue;
+    add_url_secrets(secrets, proxy.find("://") == proxy.npos ? "http://" + proxy : proxy);
   }
 }
 

@@ -32,12 +32,16 @@ std::string without_login(std::string_view uri);
 using Secrets = std::vector<std::string>;
 
 // Adds the value of a header, and each part of it that may itself be a secret, such as the token in
-// "Authorization: Bearer TOKEN". `line`: "name: value".
+// "Authorization: Bearer TOKEN", or the user and the password in "Authorization: Basic ...".
+// `line`: "name: value".
 void add_header_secrets(Secrets& secrets, std::string_view line);
 
 // Adds the user, the password and the parameters of a URL, escaped and decoded, and the base64 of
 // user and password, which the Authorization header holds.
 void add_url_secrets(Secrets& secrets, std::string_view url);
+
+// Adds the users and the passwords of the proxies that the environment names.
+void add_proxy_secrets(Secrets& secrets);
 
 // Returns `text` with "..." in place of every secret, ignoring case. A secret of fewer than four
 // characters is replaced only where it is a whole word.

@@ -205,6 +205,7 @@ TEST(Secret, IsStruckOutOfText) {
   Secrets secrets;
   add_header_secrets(secrets, "Authorization: Bearer abcdef");
   add_header_secrets(secrets, "Cookie: id=12345; theme=dark==");
+  add_header_secrets(secrets, "Proxy-Authorization: Basic bWU6c2VzYW1lIDQy");
   add_header_secrets(secrets, "X-Empty: ");
   add_header_secrets(secrets, "X-Version: 7");
   add_url_secrets(secrets, "https://user:p%20q%20r@host/path?token=a%2Bbc&plain");
@@ -214,6 +215,7 @@ TEST(Secret, IsStruckOutOfText) {
   EXPECT_EQ(redacted("version 7 of 17", secrets), "version ... of 17");
   EXPECT_EQ(redacted("user, p%20q%20r, p q r, a%2Bbc, a+bc", secrets), "..., ..., ..., ..., ...");
   EXPECT_EQ(redacted("dXNlcjpwIHEgcg==", secrets), "...") << "as a header has it";
+  EXPECT_EQ(redacted("Basic: bWU6c2VzYW1lIDQy, me:sesame 42", secrets), "Basic: ..., ...:...");
   EXPECT_EQ(redacted("host/path", secrets), "host/path");
   EXPECT_EQ(redacted("anything", Secrets{""}), "anything");
   EXPECT_EQ(redacted("......", Secrets{"...."}), ".....");

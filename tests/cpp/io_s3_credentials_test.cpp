@@ -218,13 +218,21 @@ TEST_F(S3CredentialsTest, AreRefusedWithTheCodeAndNothingElse) {
   body = "<Error><Code>no SESAME</Code></Error>";
   error = error_of([&] { get(); });
   EXPECT_TRUE(contains(error.what(), "code 'no ...'")) << error.what();
+  set("http_proxy", "http://me:pass%2Fword@" + sts.url().substr(7));
+  set("no_proxy", std::nullopt);
+  set("AWS_ENDPOINT_URL", "http://sts.invalid");
+  body = "<Error><Code>no pass/word</Code></Error>";
+  error = error_of([&] { get(); });
+  EXPECT_TRUE(contains(error.what(), "code 'no ...'")) << error.what();
+  set("http_proxy", std::nullopt);
+  set("AWS_ENDPOINT_URL", sts.url());
   status = 400;
   body = "<Error><Code>Throttling</Code></Error>";
   EXPECT_EQ(kind_of([&] { get(); }), ErrorKind::Unavailable);
-  EXPECT_EQ(sts.requests().size(), 5U) << "one that may be answered otherwise later";
+  EXPECT_EQ(sts.requests().size(), 6U) << "one that may be answered otherwise later";
   status = 503;
   EXPECT_EQ(kind_of([&] { get(); }), ErrorKind::Unavailable);
-  EXPECT_EQ(sts.requests().size(), 8U);
+  EXPECT_EQ(sts.requests().size(), 9U);
   status = 200;
   for (const std::string& answer :
        {std::string("<html>"), std::string(), xml("").substr(0, 100), std::string(1 << 20, 'x')}) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 from pathlib import Path
@@ -16,6 +17,8 @@ from support.signer import Signer
 from tensorizer_ops import trust
 
 ops = torch.ops.tensorizer
+
+Place = tuple[str, dict[str, str]]
 
 KEY, SECRET, TOKEN, HEADER = "AKIAKEYKEYKEY", "secret+secret", "session/token==", "Bearer sesame42"
 
@@ -270,3 +273,40 @@ def test_uris(uri: str) -> None:
         with pytest.raises((ConnectionError, TimeoutError, ValueError)) as error:
             act()
         assert "ame42" not in str(error.value)
+
+
+def log_in(sent: str, server: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Set the login "me:sesame/42"; return a URL and options for which it is sent to the server."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    proxy, elsewhere = server.replace("//", "//me:sesame%2F42@"), "http://elsewhere.invalid"
+    if sent == "header":
+        login = base64.b64encode(b"me:sesame/42").decode()
+        return f"{server}/m", {"header.Authorization": f"Basic {login}"}
+    if sent == "netrc":
+        (home / ".netrc").write_text("machine 127.0.0.1 login me password sesame/42")
+        return f"{server}/m", {}
+    if sent == "s3":
+        monkeypatch.setenv("http_proxy", proxy)
+        anonymous = {"s3_anonymous": "true", "force_http": "true"}
+        return "s3://bucket/key", anonymous | {"s3_endpoint": elsewhere}
+    monkeypatch.setenv(sent, proxy.removeprefix("http://"))
+    return f"{elsewhere}/m", {}
+
+
+@pytest.mark.parametrize("form", ["sent", "decoded", "password"])
+@pytest.mark.parametrize("sent", ["header", "netrc", "http_proxy", "all_proxy", "ALL_PROXY", "s3"])
+def test_errors_that_repeat_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: str, form: str
+) -> None:
+    login = base64.b64encode(b"me:sesame/42").decode()
+    repeated = {"sent": login, "decoded": "me:sesame/42", "password": "sesame/42"}[form]
+    content = headers_that_repeat(repeated)[0]
+    with scripted(lambda asked: asked.say_range(content)) as server:
+        url, options = log_in(sent, server.url("").rstrip("/"), tmp_path, monkeypatch)
+        with pytest.raises(ValueError, match=r"\.\.\.") as error:
+            ops.load(url, options=options | {"retries": "0"})
+        headers = server.asked[0].headers
+        assert f"Basic {login}" in (headers["authorization"], headers["proxy-authorization"])
+    assert repeated not in str(error.value)

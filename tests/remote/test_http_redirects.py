@@ -131,6 +131,19 @@ def test_headers_are_for_the_first_origin(content: bytes, everywhere: bool) -> N
             assert asked.headers["Range"]
 
 
+def test_a_login_of_netrc_is_for_the_first_origin(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """~/.netrc names hosts without ports, and another port may be that of another user."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password pass")
+    with leading(content, in_whole=True) as (home, other):
+        for path in ("to-here", "x"):
+            ops.load(home.url(path))
+        assert {asked.headers["authorization"] for asked in home.asked} == {"Basic bWU6cGFzcw=="}
+        assert {asked.headers["authorization"] for asked in other.asked} == {None}
+
+
 def test_a_password_is_for_the_first_origin(content: bytes) -> None:
     """It is sent again to that origin, even if a redirect has an absolute URL."""
     with leading(content, in_whole=True) as (home, other):

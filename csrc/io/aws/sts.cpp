@@ -59,11 +59,10 @@ bool is_temporary(const HttpReply& reply) {
                                 const AwsRole& role) {
   // Only the code is shown: the server's message could repeat a secret in another form.
   const std::optional<std::string> code = xml_text(reply.body, "Code");
-  throw Error(
-      ErrorKind::PermissionDenied,
-      question.label + " refuses the role " + quote(role.arn) + " with status " +
-          std::to_string(reply.status) +
-          (code ? " and code " + quote(redacted(*code, question.request.secrets), 64) : ""));
+  throw Error(ErrorKind::PermissionDenied,
+              question.label + " refuses the role " + quote(role.arn) + " with status " +
+                  std::to_string(reply.status) +
+                  (code ? " and code " + quote(redacted(*code, reply.secrets), 64) : ""));
 }
 
 S3Credentials ask(const HttpQuestion& question, const StsService& service, const AwsRole& role,

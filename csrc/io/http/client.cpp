@@ -27,13 +27,13 @@ void HttpClient::throw_wrong(const std::string& what) const {
   throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
 }
 
+Secrets HttpClient::sent() const {
+  const std::lock_guard lock(mutex_);
+  return {sent_.begin(), sent_.end()};
+}
+
 std::string HttpClient::redacted(std::string_view text) const {
-  Secrets sent;
-  {
-    const std::lock_guard lock(mutex_);
-    sent.assign(sent_.begin(), sent_.end());
-  }
-  return tensorizer::redacted(text, sent);
+  return tensorizer::redacted(text, sent());
 }
 
 }  // namespace tensorizer

@@ -43,6 +43,8 @@ class HttpClient {
   void remember(const Secrets& secrets);
   // Throws the Error for a server that does `what`: "sends the file encoded".
   [[noreturn]] void throw_wrong(const std::string& what) const;
+  // Returns what remember() was given.
+  Secrets sent() const;
   // Returns `text` without what requests have sent.
   std::string redacted(std::string_view text) const;
 

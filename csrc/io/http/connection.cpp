@@ -44,6 +44,8 @@ HttpConnection::HttpConnection(const HttpOptions& options, Bandwidth& bandwidth,
   set(easy_, CURLOPT_READDATA, this);
   set(easy_, CURLOPT_SEEKFUNCTION, &on_rewind);
   set(easy_, CURLOPT_SEEKDATA, this);
+  set(easy_, CURLOPT_DEBUGFUNCTION, &on_debug);
+  set(easy_, CURLOPT_DEBUGDATA, this);
 }
 
 HttpConnection::~HttpConnection() {
@@ -58,6 +60,7 @@ HttpOutcome HttpConnection::ask(const HttpRequest& request, HttpReceiver& receiv
   receiver_ = &receiver;
   redirects_ = 0;
   home_answer_.reset();
+  sent_heads_.clear();
   head_size_ = 0;
   limits_ = TimeLimits(options_.stall_timeout + request.patience, options_.stall_timeout);
   start();
@@ -98,7 +101,7 @@ HttpOutcome HttpConnection::run(Cancel& cancel) {
     }
   } ended{*this};
   for (;;) {
-    HttpOutcome outcome{wait(cancel), answer_, request_.url, home_answer_};
+    HttpOutcome outcome{wait(cancel), answer_, request_.url, home_answer_, sent_secrets()};
     if (paused_ || outcome.failure || !leads_on()) return outcome;
     give_up();
     outcome.failure = follow();
@@ -119,6 +122,20 @@ bool HttpConnection::leads_on() const {
 // Returns true if the request goes to the server of its home.
 bool HttpConnection::is_at_home() const {
   return origin_of(request_.url) == origin_of(request_.home);
+}
+
+// Returns the secrets of the request and of its redirects so far, with the login that libcurl has
+// taken from ~/.netrc. Other schemes, which are signatures, name headers that messages need.
+Secrets HttpConnection::sent_secrets() const {
+  Secrets secrets = request_.secrets;
+  std::string_view heads = sent_heads_;
+  while (!heads.empty()) {
+    const std::size_t end = std::min(heads.find('\n'), heads.size() - 1) + 1;
+    const std::string_view line = heads.substr(0, end);
+    if (line.starts_with("Authorization: Basic ")) add_header_secrets(secrets, line);
+    heads.remove_prefix(end);
+  }
+  return secrets;
 }
 
 // Starts the request at the redirect's target, or returns why not.
@@ -145,6 +162,7 @@ std::optional<ConnectionFailure> HttpConnection::follow() {
   }
   if (is_at_home()) home_answer_ = answer_;
   request_.url = *url;
+  add_url_secrets(request_.secrets, *url);
   start();
   return {};
 }
@@ -161,14 +179,17 @@ void HttpConnection::start() {
   curl_slist_free_all(headers_);
   headers_ = nullptr;
   for (const std::string& line : request_.headers) add_header(line);
-  if (is_at_home()) {
+  const bool at_home = is_at_home();
+  if (at_home) {
     for (const std::string& line : request_.home_headers) add_header(line);
   }
   set(easy_, CURLOPT_HTTPHEADER, headers_);
   set(easy_, CURLOPT_URL, request_.url.c_str());
   set(easy_, CURLOPT_PATH_AS_IS, request_.path_as_is ? 1L : 0L);
-  set(easy_, CURLOPT_NETRC,
-      static_cast<long>(request_.log_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
+  const bool logs_in = at_home && request_.log_in;
+  set(easy_, CURLOPT_NETRC, static_cast<long>(logs_in ? CURL_NETRC_OPTIONAL : CURL_NETRC_IGNORED));
+  // Shows the login that libcurl adds.
+  set(easy_, CURLOPT_VERBOSE, logs_in ? 1L : 0L);
   set(easy_, CURLOPT_NOPROXY, request_.direct ? "*" : nullptr);
   // HTTPGET resets UPLOAD, and UPLOAD resets HTTPGET.
   set(easy_, CURLOPT_HTTPGET, 1L);
@@ -333,6 +354,16 @@ std::size_t HttpConnection::on_send(char* data, std::size_t size, std::size_t co
     connection.exception_ = std::current_exception();
     return CURL_READFUNC_ABORT;
   }
+}
+
+int HttpConnection::on_debug(CURL*, curl_infotype type, char* data, std::size_t size, void* self) {
+  auto& connection = *static_cast<HttpConnection*>(self);
+  try {
+    if (type == CURLINFO_HEADER_OUT) connection.sent_heads_.append(data, size);
+  } catch (...) {
+    connection.exception_ = std::current_exception();
+  }
+  return 0;
 }
 
 int HttpConnection::on_rewind(void* self, curl_off_t offset, int origin) {

@@ -58,7 +58,8 @@ struct HttpRequest {
   std::optional<std::time_t> signed_at;
   // Follows up to ten redirects in a row, to URLs of up to 16 KiB and 100 parameters.
   bool follow_redirects = true;
-  // Sends the password of the URL, or the one in ~/.netrc.
+  // Sends the login that ~/.netrc has for the server of `home`, and for no other, unless the URL
+  // has one.
   bool log_in = true;
   // Ignores the proxies of the environment.
   bool direct = false;
@@ -80,6 +81,8 @@ struct HttpOutcome {
   std::string url;  // that sent the response, after all redirects
   // The last response from the server of HttpRequest::home, if that redirected.
   std::optional<HttpAnswer> home_answer = std::nullopt;
+  // HttpRequest::secrets, the logins that libcurl has sent, and the parameters of redirects.
+  Secrets secrets{};
 };
 
 // Receives a response. An exception thrown here aborts the request.
@@ -147,11 +150,13 @@ class HttpConnection {
   std::optional<ConnectionFailure> end();
   void hand_over_head();
   void take_head_line(std::string_view line);
+  Secrets sent_secrets() const;
 
   // Called by libcurl.
   static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self);
   static std::size_t on_body(const char* data, std::size_t size, std::size_t count, void* self);
   static std::size_t on_send(char* data, std::size_t size, std::size_t count, void* self);
+  static int on_debug(CURL* easy, curl_infotype type, char* data, std::size_t size, void* self);
   static int on_rewind(void* self, curl_off_t offset, int origin);
 
   const HttpOptions& options_;
@@ -162,7 +167,7 @@ class HttpConnection {
   CurlHandles handles_;
   CURL* const easy_ = handles_.easy();
 
-  // The current request; redirects change its URL.
+  // The current request; redirects change its URL, and add to its secrets.
   HttpRequest request_;
   HttpReceiver* receiver_ = nullptr;
   State state_ = State::Idle;
@@ -170,6 +175,7 @@ class HttpConnection {
   int redirects_ = 0;
   HttpAnswer answer_;
   std::optional<HttpAnswer> home_answer_;
+  std::string sent_heads_;  // of the requests of all redirects together
   TimeLimits limits_{0, 0};
   std::uint64_t head_size_ = 0;  // of the responses of all redirects together
   std::uint64_t body_size_ = 0;

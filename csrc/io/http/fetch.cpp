@@ -77,7 +77,10 @@ HttpReply http_fetch(const HttpQuestion& question, const HttpOptions& options, C
       request.headers.emplace_back("Expect:");
     }
     const HttpOutcome outcome = tries.ask(*connection, request, taker, cancel);
-    if (!outcome.failure && taker.is_final()) return std::move(taker.reply);
+    if (!outcome.failure && taker.is_final()) {
+      taker.reply.secrets = client.sent();
+      return std::move(taker.reply);
+    }
     tries.failed(outcome, 0, cancel);
   }
 }

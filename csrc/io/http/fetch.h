@@ -6,12 +6,14 @@
 #include "base/cancel.h"
 #include "io/http/connection.h"
 #include "io/http/options.h"
+#include "io/secret.h"
 
 namespace tensorizer {
 
 struct HttpReply {
   int status = 0;
   std::string body;
+  Secrets secrets{};  // that were sent, and must not be quoted from the body
 };
 
 struct HttpQuestion {

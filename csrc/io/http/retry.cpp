@@ -58,19 +58,18 @@ HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, Http
                            Cancel& cancel) {
   client_.endpoint().complete(request, cancel);
   if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
+  add_proxy_secrets(request.secrets);
   client_.remember(request.secrets);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
-  if (outcome.url != request.url) {  // the target of a redirect may repeat its parameters
-    Secrets secrets;
-    add_url_secrets(secrets, outcome.url);
-    client_.remember(secrets);
-  }
+  client_.remember(outcome.secrets);
   refusal_ = client_.endpoint().learn(request, outcome);
   return outcome;
 }
 
 HttpOutcome HttpTries::go_on(HttpConnection& connection, Cancel& cancel) {
-  return connection.go_on(deadline_, cancel);
+  HttpOutcome outcome = connection.go_on(deadline_, cancel);
+  client_.remember(outcome.secrets);
+  return outcome;
 }
 
 void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel& cancel) {
