@@ -223,8 +223,11 @@ class Folder:
     def _is_listed(self, name: str) -> bool:
         return name != self.bundle and name in self.signed_files()
 
-    def read(self, name: str) -> bytes:
-        """Return the bytes of a file; raise ``FileNotFoundError`` if it does not exist."""
+    def read(self, name: str, most: int = LIMIT) -> bytes:
+        """Return the bytes of a file, ``most`` at most.
+
+        Raises ``FileNotFoundError`` if it does not exist.
+        """
         try:
             source = self._bytes(self.uri(name))
         except FileNotFoundError:
@@ -235,14 +238,14 @@ class Folder:
             raise
         size = source.size()
         found = bytearray()
-        while size is None or len(found) < min(size, LIMIT + 1):
+        while len(found) < (most + 1 if size is None else size) <= most + 1:
             piece = source.read(len(found), _READ_AHEAD)
             if not piece:
                 break
             found += piece
-        if len(found) > LIMIT:
+        if max(len(found), size or 0) > most:
             raise errors.InvalidFormat(
-                f"{name!r} in {self.label} has more than {LIMIT} bytes, too many for a file of "
+                f"{name!r} in {self.label} has more than {most} bytes, too many for a file of "
                 "this kind"
             )
         return bytes(found)

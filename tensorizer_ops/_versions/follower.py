@@ -62,7 +62,7 @@ def follow(
             there. Tensors keep their memory.
         interval: how many seconds to wait before the list of versions, a small file, is read again.
         patience: ends after so many seconds without a new version; never if omitted.
-        stop: ends soon after this is set, by another thread.
+        stop: ends soon after this is set, by another thread; a version that has begun comes first.
         threads: how many threads compute; 0 means one for every CPU that the process may use.
         options: options as for loads, for what was published.
         target_options: options as for loads and for saves, for a file.
@@ -76,11 +76,11 @@ def follow(
     for name, seconds in {"interval": interval, "patience": patience}.items():
         if seconds is not None and seconds < 0:
             raise errors.InvalidArgument(f"{name} is {seconds:g} seconds, and must be 0 or more")
-    follower = _Follower(uri, target, threads, options, target_options)
+    follower = Follower(uri, target, threads, options, target_options)
     return follower.run(interval, patience, stop or threading.Event())
 
 
-class _Follower:
+class Follower:
     def __init__(
         self,
         uri: Target,
@@ -88,7 +88,9 @@ class _Follower:
         threads: int,
         options: Options | None,
         target_options: Options | None,
+        after: Version | None = None,
     ) -> None:
+        """``after`` is the version that was returned last, by a follower that an error ended."""
         self._place = Place(uri, options)
         self._target, self._threads = target, threads
         self._is_file = isinstance(target, (str, bytes, os.PathLike))
@@ -97,7 +99,7 @@ class _Follower:
         self._target_loads = for_loads(target_options)
         self._target_saves = for_saves(target_options)
         self._is_empty = False  # whether there is no list
-        self._version: Version | None = None  # that was returned last
+        self._version = after  # that was returned last
         self._is_trusting = "trust" in self._place.loads
         # Of what the target is; None: unknown.
         self._digest = self._digest_of_file(not self._is_trusting) if self._is_file else None

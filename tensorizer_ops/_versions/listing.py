@@ -32,6 +32,7 @@ _FORMAT = 1
 _MOST = 10_000  # versions in a list
 _MOST_TEXT = 512 * _MOST  # a version takes 340 characters at most, an unlisted file 100
 _MOST_REMOVED = 100  # files at once
+_TIMEOUT = "60"  # seconds for a list, or a part of a long one, which a server could send for hours
 _END = 1 << 63  # of numbers
 _PUBLISHER = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"[0-9]{8,19}-[0-9a-f]{16}(\.delta)?\.tensors")
@@ -108,7 +109,7 @@ class Place:
         # The list is not signed: it only says where the files are, which are.
         # Others may put links under its names.
         own = {"replace_links": "true", **unsigned(options)}
-        self.folder = Folder(uri, own)
+        self.folder = Folder(uri, {"timeout": _TIMEOUT, **own})
         self.loads = for_loads(options)
         self.saves = for_saves(own)
         if "key" in self.loads:  # what a publisher has encrypted is always authenticated
@@ -127,7 +128,7 @@ class Place:
             path = os.path.join(self.folder.path, FILE)
             if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would never end
                 raise errors.InvalidFormat(f"{FILE!r} in {self.label} is no file")
-        return self.folder.read_if_there(FILE)
+        return self.folder.if_there(FILE, lambda: self.folder.read(FILE, 2 * _MOST_TEXT))
 
     def understood(self, content: bytes) -> Listing:
         """Return the list in the content of its file."""

@@ -21,8 +21,8 @@ from tensorizer_ops._base.options import Options, as_text, kept
 from tensorizer_ops._base.private import PrivateFolder
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 from tensorizer_ops._versions.elements import NotInPlace, write_changes
-from tensorizer_ops._versions.follower import follow
-from tensorizer_ops._versions.listing import Listing, Place, logger
+from tensorizer_ops._versions.follower import Follower
+from tensorizer_ops._versions.listing import Listing, Place, Version, logger
 
 _NEWEST = "newest.tensors"
 _VERSION = re.compile(r"version-([0-9]+)-(v2:[0-9a-f]{64})\.tensors")
@@ -74,6 +74,7 @@ class Node:
         self._own, self._users = _joined(own, is_signed="trust" in self._place.loads)
         self._folder = self._own.path
         self._error = ""
+        self._last: Version | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensorizer_ops node", daemon=True)
         self._thread.start()
@@ -183,14 +184,9 @@ class Node:
 
     def _follow(self) -> None:
         newest = self._folder / _NEWEST
-        versions = follow(
-            self._uri,
-            newest,
-            interval=self._interval,
-            stop=self._stop,
-            options=self._options,
-        )
-        for version in versions:
+        # After an error, too, an older list is none that follows.
+        follower = Follower(self._uri, newest, 0, self._options, None, self._last)
+        for version in follower.run(self._interval, None, self._stop):
             self._check_unchanged()
             self._own.check()
             self._error = ""
@@ -207,6 +203,7 @@ class Node:
                     self._path(*other).unlink()  # of a run that the place had before
             for old in self._there()[:-_KEPT]:
                 self._path(*old).unlink()
+            self._last = version
 
     def _write_changes(self, older: Path, newer: Path, file: Path) -> None:
         for last in self._folder.glob("changes-*"):

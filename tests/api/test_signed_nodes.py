@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import tensorizer_ops
+from local_servers.waiting import wait_until
 from support.signed_versions import folder_of, nodes, publish
 from support.signer import Signer
 from tensorizer_ops import errors
+from tensorizer_ops._versions.listing import FILE
 from tensorizer_ops._versions.node import Node
 
 
@@ -38,6 +40,22 @@ def test_a_node(place: Path, signer: Signer, tmp_path: Path) -> None:
     assert tensorizer_ops.load(node.file(3, patience=60))["w"][0] == 3
     node.close()
     trusting.close()
+
+
+def test_a_node_does_not_go_back_after_an_error(
+    place: Path, signer: Signer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It follows anew then, and servers may have the newer version."""
+    publish(place, range(1, 2), signer.private)
+    older = (place / FILE).read_bytes()
+    publish(place, range(2, 3), signer.private)
+    with nodes((place, tmp_path / "shm", signer.options)) as (node,):
+        newer = node.file(2, patience=60)
+        (place / FILE).write_bytes(b"damaged")
+        wait_until(lambda: "trying again" in caplog.text)
+        (place / FILE).write_bytes(older)
+        wait_until(lambda: "ends with version 1, and version 2 was here before" in caplog.text)
+        assert tensorizer_ops.load(newer)["w"][0] == 2
 
 
 def test_the_folder_of_a_node_is_removed_while_another_begins(

@@ -226,12 +226,12 @@ def test_a_way_from_an_older_version_that_ends(
     if second == "damaged":
         (place / older["delta"]).write_bytes(b"damaged")
     else:
-        opened = follower_module._Follower._delta_to
+        opened = follower_module.Follower._delta_to
 
         def away_then(self: Any, entry: Any) -> Any:
             return away() if entry.number == 2 else opened(self, entry)
 
-        monkeypatch.setattr(follower_module._Follower, "_delta_to", away_then)
+        monkeypatch.setattr(follower_module.Follower, "_delta_to", away_then)
     if kind == "file":
         if second == "damaged":
             with pytest.raises((errors.Crypto, errors.HashMismatch)):
@@ -280,7 +280,7 @@ def test_another_signed_delta_of_the_same_name(
         other = {path: path.read_bytes() for path in place.glob("00000002-*")}
         publisher.publish(state_of(2), step=2)
     assert len(other) == 2
-    opened = follower_module._Follower._delta_to
+    opened = follower_module.Follower._delta_to
 
     def exchanged(*given: Any) -> Any:
         delta = opened(*given)
@@ -289,7 +289,7 @@ def test_another_signed_delta_of_the_same_name(
             path.write_bytes(content)
         return delta
 
-    monkeypatch.setattr(follower_module._Follower, "_delta_to", exchanged)
+    monkeypatch.setattr(follower_module.Follower, "_delta_to", exchanged)
     assert follower.now() == [2]
     assert follower.step() == 2
 

@@ -20,6 +20,7 @@ import torch
 import tensorizer_ops
 from tensorizer_ops import Publisher, errors, follow
 from tensorizer_ops._versions import follower
+from tensorizer_ops._versions.follower import Follower
 from tensorizer_ops._versions.listing import FILE, Listing, Place
 from tensorizer_ops._versions.node import Node
 
@@ -634,9 +635,9 @@ def test_a_node_goes_on_after_any_error(
         tries.append(given)
         if len(tries) <= 2:
             raise AssertionError
-        return follow(*given, **how)
+        return Follower(*given, **how)
 
-    monkeypatch.setattr("tensorizer_ops._versions.node.follow", fail)
+    monkeypatch.setattr("tensorizer_ops._versions.node.Follower", fail)
     training = Training()
     with Publisher(place) as publisher:
         training.publish(publisher)
@@ -644,6 +645,15 @@ def test_a_node_goes_on_after_any_error(
     assert same(tensorizer_ops.load(node.file(1, patience=60)), training.states[1])
     node.close()
     assert caplog.messages.count("AssertionError(): trying again") == 1
+
+
+def test_a_list_that_is_too_long(place: Path) -> None:
+    """It is not read: a server could take hours to send it."""
+    with Publisher(place):
+        pass
+    os.truncate(place / FILE, 90_000_000)
+    with pytest.raises(ValueError, match=f"{FILE}' in .* has more than 10240000 bytes"):
+        next(follow(place, {}))
 
 
 def flip(path: Path) -> None:
