@@ -25,7 +25,7 @@ from tensorizer_ops._base.savable import (
     plain_tensors,
     refuse_without_memory,
 )
-from tensorizer_ops._base.states import made_anew, state_of, why_more
+from tensorizer_ops._base.states import doubts, state_of
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Index, Weight, stored_in
@@ -50,8 +50,9 @@ def attest(
 
     It finds damage and mistakes, not an attacker inside the process. Tensors that a
     ``state_dict()`` leaves out are compared if the file has their names. Not compared are those
-    that it makes anew, and subclasses that change what torch does with them, or have something
-    else, such as a scale. ``DTensor`` and the parameters of vLLM are compared.
+    that it makes anew, or shows only a part of, and subclasses that change what torch does with
+    them, or have something else, such as a scale. ``DTensor`` and the parameters of vLLM are
+    compared.
 
     With ``load_weights``, no parameter or buffer is written, and those that the method replaces are
     put back, as are other attributes of modules. It must write with torch, and on the thread that
@@ -92,8 +93,9 @@ def attest(
             raise errors.InvalidArgument(
                 "model= has a ScriptModule, which load_weights= cannot fill: give none"
             )
-        state = state_of(model, ())
-        watch = Watch(state, unlisted_in(state, model), sizes_in(reader), dtypes_in(reader))
+        state, sizes = state_of(model, reader), sizes_in(reader)
+        unlisted = unlisted_in(state, model)
+        watch = Watch(state, unlisted, doubts(model, state), sizes, dtypes_in(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))
         return watch.attestation
@@ -105,20 +107,14 @@ def _attest_names(
     """Compare each tensor with the one of its name in the file."""
     found = Attestation([], {}, {}, [])
     if isinstance(model, torch.nn.Module):
-        module, model = model, usable(state_of(model, reader), found)
-        for name in made_anew(module, model):
-            found.not_compared[name] = (
-                "the state_dict() of the module makes it, and no module has this tensor"
-            )
-    if not isinstance(model, Mapping):
+        given = usable(state_of(model, reader), found)
+    elif isinstance(model, Mapping):
+        given = dict(model)
+    else:
         raise wrong("model", model, "a module or a dict of tensors")
-    given = dict(model)
-    seen = set()
-    for name, tensor in given.items():
-        if isinstance(tensor, torch.Tensor) and name in reader and (why := why_more(tensor)):
-            found.not_compared[name] = why
-    for name in found.not_compared.keys() & given.keys():
-        seen.add(identity(given[name]))
+    unclear = doubts(model, given)
+    found.not_compared |= unclear
+    seen = {identity(given[name]) for name in unclear if name in reader}
     known = {name: tensor for name, tensor in given.items() if name not in found.not_compared}
     plain = plain_tensors(known, known.values(), shards=True, done="compared")
     tensors = dict(zip(known, plain, strict=True))

@@ -10,8 +10,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops._attest.compared import Compared
-from tensorizer_ops._attest.coverage import Layout, uncovered
 from tensorizer_ops._attest.operations import is_divided, outputs_of, tensors_in
+from tensorizer_ops._base.coverage import Layout, uncovered
 from tensorizer_ops._base.memory import (
     fills_storage,
     has_memory,

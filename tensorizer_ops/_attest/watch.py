@@ -24,13 +24,13 @@ from tensorizer_ops._attest.compared import (
     usable,
     why_coarse,
 )
-from tensorizer_ops._attest.coverage import Layout, uncovered
 from tensorizer_ops._attest.operations import is_divided, tensors_in, written_by
 from tensorizer_ops._attest.origins import WRITES, Origins, is_compared
 from tensorizer_ops._attest.watched import Owners, Watched, Write
+from tensorizer_ops._base.coverage import Layout, uncovered
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import refuse_without_memory
-from tensorizer_ops._base.states import why_more
+from tensorizer_ops._base.states import registered_in, why_more
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
@@ -50,6 +50,7 @@ class Watch(TorchDispatchMode):
         self,
         tensors: Mapping[str, torch.Tensor],
         unlisted: Mapping[str, torch.Tensor],
+        doubts: Mapping[str, str],
         stored: Mapping[str, int],
         dtypes: Collection[torch.dtype],
     ) -> None:
@@ -57,18 +58,16 @@ class Watch(TorchDispatchMode):
 
         Args:
             tensors: what is to be compared, by the names in a ``state_dict()``.
-            unlisted: other tensors of the model. Of those that the file lacks, only what differs is
-                listed.
+            unlisted: other tensors of the model. Only what differs of them is listed.
+            doubts: why some of ``tensors`` cannot be compared, by name.
             stored: how many elements the tensors of the file have.
             dtypes: the types of these tensors.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {}, [])
-        listed = usable(tensors, self.attestation)
-        named = {name: tensor for name, tensor in unlisted.items() if name in stored}
         # The names that must be compared come first, also of tied tensors.
-        self._tensors = {**listed, **named, **unlisted}
-        self._unlisted = unlisted.keys() - listed.keys() - named.keys()
+        self._tensors = {**usable(tensors, self.attestation), **unlisted}
+        self._unlisted = unlisted.keys()
         self._stored, self._dtypes = stored, dtypes
         for name, tensor in self._tensors.items():
             if _lies_elsewhere(tensor):  # whose writes would be run
@@ -93,17 +92,17 @@ class Watch(TorchDispatchMode):
                 self.attestation.not_compared[names[0]] = "it has no elements in memory of its own"
             else:
                 spans.append((names, where))
-        unknown = {name: why_more(tensor) for name, tensor in self._tensors.items()}
-        for name, why in unknown.items():
-            if why and name not in self._unlisted:
-                self.attestation.not_compared[name] = why
+        unknown = {name for name, tensor in unlisted.items() if why_more(tensor)}
+        for name in doubts.keys() & self._tensors.keys():
+            self.attestation.not_compared[name] = doubts[name]
+            unknown.add(name)
         crc32s = self._comparing.crc32s(self._data[names[0]] for names, _ in spans)
         self._watched = [
             Watched(names, self._data[names[0]], where, crc32, set(), [{}], set(), {})
             for (names, where), crc32 in zip(spans, crc32s, strict=True)
         ]
         for watched in self._watched:
-            if unknown[watched.names[0]]:
+            if watched.names[0] in unknown:
                 watched.sources.add(watched.names[0])  # so that it does not count as compared
         self._owners = Owners(self._watched)
         self._maps = _Maps(self)
@@ -332,13 +331,9 @@ def unlisted_in(
     state: Mapping[str, torch.Tensor], model: torch.nn.Module
 ) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers that a ``state_dict()`` leaves out."""
-    own = (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    )
     return {
         name: tensor
-        for name, tensor in own
+        for name, tensor in registered_in(model).items()
         if name not in state and (has_memory(tensor) or _lies_elsewhere(tensor))
     }
 

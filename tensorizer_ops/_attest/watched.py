@@ -13,8 +13,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import torch
 
 from tensorizer_ops._attest.compared import Difference, index_of
-from tensorizer_ops._attest.coverage import Layout, Mask
 from tensorizer_ops._base.boxes import strides_of
+from tensorizer_ops._base.coverage import Layout, Mask
 from tensorizer_ops._base.memory import Span, span
 from tensorizer_ops._front.weight import Weight
 

@@ -159,14 +159,16 @@ def _is_harmless(beside: object) -> bool:
 def _changes_tensors(kind: type) -> bool:
     """Return whether a class has something else in place of what tensors have, or a scale."""
     return any(
-        isinstance(value, float | complex | torch.Tensor)
-        or (
-            hasattr(torch.Tensor, name)
-            and name not in _OF_EVERY_CLASS
-            and value is not torch._C._disabled_torch_function_impl
-        )
+        (hasattr(torch.Tensor, name) or not _is_harmless_in_class(value))
+        and value is not torch._C._disabled_torch_function_impl
         for name, value in vars(kind).items()
+        if name not in _OF_EVERY_CLASS
     )
+
+
+def _is_harmless_in_class(value: object) -> bool:
+    """Return whether it is code, such as a property, or what instances may have, too."""
+    return hasattr(type(value), "__get__") or all(map(_is_harmless, tree_leaves(value)))
 
 
 def _loaded(place: tuple[str, str]) -> type | None:
@@ -183,13 +185,16 @@ _KNOWN = (
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"),
     ("vllm.model_executor.parameter", "BasevLLMParameter"),
 )
-# Attributes that a class may replace: how a tensor is made, copied and shown.
+# Attributes that a class may have: how a tensor is made, copied and shown.
 _OF_EVERY_CLASS = frozenset(
     [
         *("__annotations__", "__copy__", "__deepcopy__", "__dict__", "__dir__", "__doc__"),
         *("__format__", "__getstate__", "__hash__", "__init__", "__init_subclass__", "__module__"),
         *("__new__", "__reduce__", "__reduce_ex__", "__repr__", "__setstate__", "__str__"),
         *("__subclasshook__", "__weakref__"),
+        # What Python keeps of generic, abstract and annotated classes.
+        *("__abstractmethods__", "__annotations_cache__", "__orig_bases__", "__parameters__"),
+        *("__type_params__", "_abc_impl"),
     ]
 )
 # What an instance may have beside its elements, such as where a loader is to put them.

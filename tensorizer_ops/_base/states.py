@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
-from tensorizer_ops._base.memory import identity, plain_parts, span
+from tensorizer_ops._base.coverage import Layout, uncovered
+from tensorizer_ops._base.memory import Span, identity, plain_parts, span
 from tensorizer_ops._base.savable import as_dict, only_wraps
 
 # The attributes in which modules keep what they have.
@@ -29,14 +32,7 @@ def slots_of(
     are included if they are in it, or if they are on the meta device and therefore must be filled
     from the file.
     """
-    slots = [
-        (f"{prefix}.{leaf}" if prefix else leaf, owner, leaf, tensor)
-        for prefix, owner in module.named_modules(remove_duplicate=False)
-        for leaf, tensor in (
-            *owner.named_parameters(recurse=False, remove_duplicate=False),
-            *owner.named_buffers(recurse=False, remove_duplicate=False),
-        )
-    ]
+    slots = list(_registered_in(module))
     own = {slot[0] for slot in slots}
     renamed: dict[int, list[str]] = {}
     for name, value in state.items():
@@ -51,12 +47,47 @@ def slots_of(
 
 
 def tensors_of(module: torch.nn.Module, stored: Container[str]) -> dict[str, torch.Tensor]:
-    """Return the ``state_dict()`` of a module, with buffers it leaves out that a file has."""
+    """Return the ``state_dict()`` of a module, with what it leaves out of that a file has.
+
+    These are buffers, and tensors that are plain attributes, as those of ``weight_norm`` are.
+    """
     state: dict[str, torch.Tensor] = dict(module.state_dict(keep_vars=True))
-    for name, _, _, tensor in list(slots_of(module, state, stored)):
+    left_out = ((name, tensor) for name, _, _, tensor in list(slots_of(module, state, stored)))
+    for name, tensor in itertools.chain(left_out, _attributes_of(module)):
         if name in stored:
             state.setdefault(name, tensor)
     return state
+
+
+def registered_in(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a module by name, the tied ones by each."""
+    return {name: tensor for name, _, _, tensor in _registered_in(module)}
+
+
+def _registered_in(
+    module: torch.nn.Module,
+) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for leaf, tensor in (
+            *owner.named_parameters(recurse=False, remove_duplicate=False),
+            *owner.named_buffers(recurse=False, remove_duplicate=False),
+        ):
+            yield f"{prefix}.{leaf}".removeprefix("."), owner, leaf, tensor
+
+
+def _attributes_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors that are plain attributes of modules, or of their classes."""
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        classes = [kind for kind in type(owner).__mro__ if kind is not torch.nn.Module]
+        for attributes in (vars(owner), *map(vars, classes)):
+            for leaf, value in attributes.items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{prefix}.{leaf}".removeprefix("."), value
+
+
+def _own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors of a module by the names by which it gets them."""
+    return registered_in(module) | dict(reversed(list(_attributes_of(module))))
 
 
 def state_of(model: torch.nn.Module, stored: Container[str]) -> dict[str, torch.Tensor]:
@@ -70,8 +101,8 @@ def state_of(model: torch.nn.Module, stored: Container[str]) -> dict[str, torch.
     return state
 
 
-def _hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[str]:
-    """Yield the names of parameters and buffers for which a ``state_dict()`` has other tensors.
+def _hidden(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Yield the names for which a ``state_dict()`` has other tensors than the module.
 
     So it does for those that a module has, but does not get by their names.
     """
@@ -80,39 +111,113 @@ def _hidden(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> Iterator[
             is_shadowed = name in vars(module) or hasattr(type(module), name)
             if is_shadowed and getattr(module, name) is not value:
                 yield f"{prefix}.{name}".removeprefix(".")
-    for found in (
-        model.named_parameters(remove_duplicate=False),
-        model.named_buffers(remove_duplicate=False),
-    ):
-        for name, tensor in found:
-            other = state.get(name)
-            if other is not None and identity(other) != identity(tensor):
-                yield name
-
-
-def made_anew(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
-    """Yield the names in a ``state_dict()`` of tensors with which no module computes.
-
-    An extra state is none: modules make it of other things than tensors.
-    """
-    own = {
-        where
-        for found in (model.parameters(), model.buffers())
-        for tensor in found
-        for where in _memory(tensor)
-    }
-    for name, tensor in state.items():
-        if not name.endswith(_EXTRA_STATE_KEY_SUFFIX) and not own.issuperset(_memory(tensor)):
+    for name, tensor in _own_tensors(model).items():
+        other = state.get(name)
+        if isinstance(other, torch.Tensor) and not _is_same(other, tensor):
             yield name
 
 
-def _memory(tensor: torch.Tensor) -> Iterator[Hashable]:
-    for part in plain_parts(tensor):
-        where = span(part)
-        if where is None:
-            yield id(part)
-        elif where.begin != where.end:
-            yield where.storage
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or identity(one) == identity(other)
+
+
+def doubts(
+    given: torch.nn.Module | Mapping[str, torch.Tensor], state: Mapping[str, torch.Tensor]
+) -> dict[str, str]:
+    """Return why tensors may not be what a program computes with, by name.
+
+    All that counts as compared with a file passes here. The tensors of a module are asked
+    themselves, because its ``state_dict()`` may show plain elements of a subclass, or parts.
+
+    Args:
+        given: a module, or what ``state`` has.
+        state: the tensors to compare; of a module, those of :func:`tensors_of`.
+    """
+    own = _own_tensors(given) if isinstance(given, torch.nn.Module) else state
+    found: dict[str, str] = {}
+    others: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        mine = own.get(name)
+        if why := why_more(tensor):
+            found[name] = why
+        elif mine is None or not _is_same(mine, tensor):
+            others[name] = tensor
+        elif why := why_more(mine):
+            found[name] = why
+    if others and isinstance(given, torch.nn.Module):
+        found |= _doubts_of_others(given, state, others)
+    return found
+
+
+def _doubts_of_others(
+    module: torch.nn.Module, state: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, str]]:
+    """Yield what :func:`doubts` returns of tensors that have no names in the module.
+
+    They may be other names or parts of its parameters and buffers, if a ``state_dict()`` has all
+    elements of these. An extra state is none: modules make it of other things than tensors.
+    """
+    shown = _Parts((name, each) for name, each in state.items() if isinstance(each, torch.Tensor))
+    own = _Parts(registered_in(module).items())
+    for name, tensor in others.items():
+        if name.rpartition(".")[2] == _EXTRA_STATE_KEY_SUFFIX:
+            continue
+        for part in plain_parts(tensor):
+            if not own.cover(part):
+                yield name, "the state_dict() of the module makes it, and no module has this tensor"
+            for each in own.near(part):
+                if why := why_more(each.whole):
+                    yield name, why
+                elif not shown.cover(each.tensor):
+                    yield name, f"the state_dict() of the module has only a part of {each.name!r}"
+
+
+class _Part(NamedTuple):
+    name: str
+    whole: torch.Tensor  # which has the name
+    tensor: torch.Tensor  # a plain one that it consists of
+    span: Span | None
+
+
+class _Parts:
+    """The plain tensors that tensors consist of, by the memory that they have."""
+
+    def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self._parts = [
+            _Part(name, whole, part, span(part))
+            for name, whole in tensors
+            for part in plain_parts(whole)
+        ]
+        self._same: dict[Hashable, list[_Part]] = defaultdict(list)
+        self._layouts: dict[torch.device, set[Layout]] = defaultdict(set)
+        for part in self._parts:
+            self._same[identity(part.tensor)].append(part)
+            if part.span:
+                self._layouts[part.tensor.device].add(Layout.of(part.tensor))
+
+    def cover(self, tensor: torch.Tensor) -> bool:
+        """Return whether these have all elements of a plain tensor."""
+        if identity(tensor) in self._same:
+            return True
+        where = span(tensor)
+        if where is None or where.begin == where.end:
+            return where is not None
+        return not uncovered(Layout.of(tensor), self._layouts[tensor.device])
+
+    def near(self, tensor: torch.Tensor) -> list[_Part]:
+        """Return those that are a plain tensor, or else those that have some of its memory."""
+        same, where = self._same.get(identity(tensor)), span(tensor)
+        if same or where is None:
+            return same or []
+        return [
+            part
+            for part in self._parts
+            if part.span
+            and (part.span.begin < where.end and where.begin < part.span.end)
+            and part.tensor.device == tensor.device
+        ]
 
 
 def trusted_state(
@@ -123,18 +228,9 @@ def trusted_state(
     Raises:
         ValueError: one may be more than its elements, or a module has others than it tells.
     """
-    if isinstance(given, torch.nn.Module):
-        state = state_of(given, stored)
-        for name in made_anew(given, state):
-            raise errors.InvalidArgument(
-                f"state_dict() of the module makes tensor {name!r}, which no module has: give a "
-                "dict of the tensors to compare"
-            )
-    else:
-        state = as_dict(given)
-    for name, tensor in state.items():
-        if isinstance(tensor, torch.Tensor) and (why := why_more(tensor)):
-            raise errors.InvalidArgument(f"tensor {name!r} cannot be verified: {why}")
+    state = state_of(given, stored) if isinstance(given, torch.nn.Module) else as_dict(given)
+    for name, why in doubts(given, state).items():
+        raise errors.InvalidArgument(f"tensor {name!r} cannot be verified: {why}")
     return state
 
 

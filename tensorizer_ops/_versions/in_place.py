@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorizer_ops._attest.coverage import Layout, overlap
 from tensorizer_ops._attest.operations import tensors_in, written_by
 from tensorizer_ops._attest.watched import Owners
+from tensorizer_ops._base.coverage import Layout, overlap
 from tensorizer_ops._base.memory import Span, span
 from tensorizer_ops._front.weight import Index
 from tensorizer_ops._versions.checksums import tensors_of

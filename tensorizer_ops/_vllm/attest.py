@@ -11,6 +11,7 @@ from tensorizer_ops._attest.attest import dtypes_in, sizes_in, weights_of
 from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch, unlisted_in
+from tensorizer_ops._base.states import doubts, tensors_of
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of, other_models, signed_contents
 from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
@@ -39,8 +40,6 @@ def _attested(
     model: torch.nn.Module, uri: str, options: Mapping[str, str]
 ) -> tuple[Attestation, list[str]]:
     """Compare, and return also what :func:`signed_contents` does of the files."""
-    tensors = model.state_dict(keep_vars=True)
-    unlisted = unlisted_in(tensors, model)
     hidden: dict[str, str] = {}
     replaced = Attestation([], {}, {}, [])
     with ExitStack() as stack:
@@ -50,6 +49,9 @@ def _attested(
         readers = [
             stack.enter_context(Reader(place, verify="all", options=loads)) for place in files
         ]
+        sizes = {name: size for reader in readers for name, size in sizes_in(reader).items()}
+        tensors = tensors_of(model, sizes)
+        unlisted, unclear = unlisted_in(tensors, model), doubts(model, tensors)
 
         def weights() -> Iterator[tuple[str, torch.Tensor]]:
             for reader in readers:
@@ -64,9 +66,8 @@ def _attested(
             elif own and is_made_over(module):
                 reshaped.make_anew(module)
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
-        sizes = {name: size for reader in readers for name, size in sizes_in(reader).items()}
         others = {name: each for name, each in unlisted.items() if name not in hidden}
-        watch = Watch(watched, others, sizes, dtypes_in(*readers))
+        watch = Watch(watched, others, unclear, sizes, dtypes_in(*readers))
         contents = signed_contents(readers)
         with watch:
             model.load_weights(weights())  # type: ignore[operator]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from support.odd_tensors import Scaled
+from support.odd_tensors import Named, Scaled
 from support.samples import zoo
 from support.signer import Signer
 from tensorizer_ops import Hashes, errors, verify_tensors
@@ -244,6 +244,21 @@ def test_a_buffer_with_a_scale_that_a_state_dict_leaves_out(tmp_path: Path, sign
     assert "which may change what its elements mean" in found.not_compared["inner.cache"]
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_tensors_that_are_plain_attributes(signed: Path, signer: Signer, trusted: bool) -> None:
+    options = signer.options if trusted else {}
+    loaded = tensorizer_ops.TensorDeserializer(signed, device="cpu", options=options)
+    module = torch.nn.Module()
+    module.w = torch.ones(3)
+    module.other = torch.zeros(3)
+    verify_tensors(signed, module, options=options)
+    assert loaded.verify_module(module) == (True, [("w", True)])
+    module.w[1] = 7
+    with pytest.raises(errors.HashMismatch, match="'w'"):
+        verify_tensors(signed, module, options=options)
+    assert loaded.verify_module(module) == (False, [("w", False)])
+
+
 def in_hook(module: torch.nn.Module) -> None:
     module.register_state_dict_post_hook(lambda m, state, *_: state.update(w=torch.ones(3)))
 
@@ -260,14 +275,30 @@ def before_a_buffer(module: torch.nn.Module) -> None:
     vars(module)["w"] = torch.zeros(3)
 
 
-@pytest.mark.parametrize("hide", [in_hook, made_anew, before_a_buffer])
+def as_an_attribute(module: torch.nn.Module) -> None:
+    del module.w
+    module.w = torch.zeros(3)
+    in_hook(module)
+
+
+def with_a_scale(module: torch.nn.Module) -> None:
+    del module.w
+    plain = torch.ones(3)
+    module.register_buffer("w", plain.as_subclass(Named))
+    module.w.scale = 2.0
+    module.register_state_dict_post_hook(lambda m, state, *_: state.update(w=plain))
+
+
+@pytest.mark.parametrize(
+    "hide", [in_hook, made_anew, before_a_buffer, as_an_attribute, with_a_scale]
+)
 def test_a_state_dict_of_other_tensors(
     signed: Path, signer: Signer, hide: Callable[[torch.nn.Module], None]
 ) -> None:
     module = torch.nn.Module()
     module.w = torch.nn.Parameter(torch.zeros(3))
     hide(module)
-    why = "has another tensor 'w' than the module|makes tensor 'w', which no module has"
+    why = "has another tensor 'w' than the module|'w' cannot be verified: .* (no module|is Named)"
     with pytest.raises(errors.InvalidArgument, match=why):
         verify_tensors(signed, module, options=signer.options)
     loaded = tensorizer_ops.TensorDeserializer(signed, device="cpu", options=signer.options)

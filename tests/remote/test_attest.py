@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fractions
 import functools
 import random
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy
 import pytest
 import safetensors.torch
 import torch
@@ -25,6 +27,7 @@ from support.signer import Signer
 from tensorizer_ops import Reader, attest, errors
 from tensorizer_ops._front.weight import Stored, Weight, stored_in
 
+T = TypeVar("T")
 ROWS, COLUMNS, PADDED = 700, 1000, 1024  # a matrix has 2.7 chunks
 
 
@@ -147,6 +150,21 @@ class Scaled(torch.nn.Parameter):
     scale = 2.0
 
 
+def of_class(scale: Any) -> Any:
+    return type("ScaledByClass", (torch.nn.Parameter,), {"scale": scale})
+
+
+class Loaded(torch.nn.Parameter, Generic[T]):
+    """Has in its class what a loader needs."""
+
+    packed_dim, packed_factor, loader = 1, fractions.Fraction(8, 3), print
+    shards: ClassVar = {"q": 0, "k": [1, None]}
+
+    @property
+    def output_dim(self) -> int:
+        return 0
+
+
 def with_(tensor: Any, **attributes: Any) -> Any:
     for name, value in attributes.items():
         setattr(tensor, name, value)
@@ -160,6 +178,9 @@ def with_(tensor: Any, **attributes: Any) -> Any:
         Functional,
         Multiplied,
         Scaled,
+        of_class(numpy.float32(2)),
+        of_class([2.0]),
+        of_class({"w": torch.ones(1)}),
         halved,
         lambda data: with_(Slotted(data), scale=torch.ones(1)),
         lambda data: with_(data.as_subclass(Named), scale=2.0),
@@ -203,7 +224,8 @@ def test_subclasses_that_mean_their_elements(tmp_path: Path) -> None:
     kinds = ("distributed", "async collective")
     for make in (lambda _, run: run(named, None), *(TENSORS[kind] for kind in kinds)):
         make(stored, lambda tensor, _: found.append(attest({"w": tensor}, tmp_path / "m.tensors")))
-    assert [each.equal for each in found] == [True] * 3
+    found.append(attest({"w": Loaded(stored)}, tmp_path / "m.tensors"))
+    assert [each.equal for each in found] == [True] * 4
 
 
 found: list[Any] = []
@@ -1304,8 +1326,97 @@ def test_a_state_dict_of_tensors_that_no_module_has(tmp_path: Path) -> None:
     model.register_state_dict_post_hook(rename)
     found = attest(model, tmp_path / "m.tensors")
     why = "the state_dict() of the module makes it, and no module has this tensor"
-    assert found.not_compared == {"w": why}
-    assert found.compared == ["b"] and list(found.different) == ["part"]
+    part = "the state_dict() of the module has only a part of '0.weight'"
+    assert found.not_compared == {"w": why, "part": part}
+    assert found.compared == ["b"] and not found.different
+
+
+EXTRA = torch.ones(2)
+
+
+class Shows(torch.nn.Module):
+    """Has one parameter, and other tensors in its ``state_dict()``."""
+
+    def __init__(self, own: torch.Tensor, show: Any) -> None:
+        super().__init__()
+        self.own, self._show = torch.nn.Parameter(own, requires_grad=False), show
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination.update(self._show(self.own))
+
+
+@pytest.mark.parametrize("by_loader", [False, True])
+@pytest.mark.parametrize(
+    ("show", "why"),
+    [
+        (lambda own: {"own": own.data}, "it is Scaled, "),
+        (lambda own: {"w": own.data}, "it is Scaled, "),
+        (lambda own: {"w": own.data[:2], "v": own.data[2:]}, "it is Scaled, "),
+        (lambda own: {"w": own.data[:2]}, "has only a part of 'own'"),
+        (lambda own: {"w": own.data[:3], "v": own.data[:2]}, "has only a part of 'own'"),
+        (lambda own: {"w": own.new_empty(0).set_(own.untyped_storage())}, "no module has this"),
+        (lambda own: {"x_extra_state": own.detach().clone()}, "no module has this tensor"),
+        (lambda own: {"w": own.data[:2], "v": own.data[2:]}, None),
+        (lambda own: {"w": own.data.view(2, 8)}, None),
+        (lambda own: {"w": own, "v": own.data, "_extra_state": EXTRA}, None),
+    ],
+)
+def test_a_state_dict_of_other_views(tmp_path: Path, show: Any, why: Any, by_loader: bool) -> None:
+    memory = torch.randn(8, 4)
+    model = Shows(memory[:4], show)
+    if why and why.startswith("it is Scaled"):
+        model.own = Scaled(model.own.data, requires_grad=False)
+    state = {name: tensor.clone().detach() for name, tensor in model.state_dict().items()}
+    tensorizer_ops.save(tmp_path / "m.tensors", state)
+    targets = model.state_dict(keep_vars=True)
+    given: Any = {}
+    if by_loader:
+        given["load_weights"] = lambda weights: [
+            targets[name].copy_(weight) for name, weight in weights
+        ]
+    found = attest(model, tmp_path / "m.tensors", **given)
+    if why is None:
+        assert found.equal, found
+    else:
+        assert found.not_compared.keys() == state.keys() and not found.equal
+        assert state.keys().isdisjoint(found.compared)
+        assert any(why in text for text in found.not_compared.values()), found
+
+
+def test_a_weight_with_a_scale_that_is_tied(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(8, 8), "b": torch.nn.Linear(8, 8)})
+    model.b.bias, model.b.weight = model.a.bias, Scaled(model.a.weight.data)
+    tensorizer_ops.save(tmp_path / "m.tensors", model.a.state_dict(prefix="a."))
+    found = attest(model, tmp_path / "m.tensors")
+    assert found.not_compared.keys() == {"b.weight"} and not found.equal
+    assert found.not_compared["b.weight"].startswith("it is Scaled, ")
+
+
+@pytest.mark.parametrize("by_loader", [False, True])
+@pytest.mark.parametrize("of_class", [False, True])
+def test_tensors_that_are_plain_attributes(tmp_path: Path, of_class: bool, by_loader: bool) -> None:
+    class Linear(torch.nn.Linear):
+        pass
+
+    model = torch.nn.Sequential(Linear(8, 8))
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tensorizer_ops.save(tmp_path / "m.tensors", state)
+    own = model[0].weight.detach()
+    del model[0].weight
+    (Linear if of_class else model[0]).weight = own
+    given: Any = {}
+    if by_loader:
+        given["load_weights"] = lambda weights: [
+            getattr(model[0], name[2:]).data.copy_(weight) for name, weight in weights
+        ]
+    found = attest(model, tmp_path / "m.tensors", **given)
+    assert found.equal and set(found.compared) == state.keys() and not found.missing
+    own[3, 4] += 1
+    found = attest(model, tmp_path / "m.tensors", **given)
+    assert list(found.different) == ["0.weight"] and not found.equal
+    model[0].other = torch.zeros(3)  # which is in no file
+    own[3, 4] = state["0.weight"][3, 4]
+    assert attest(model, tmp_path / "m.tensors", **given).equal
 
 
 @pytest.mark.parametrize("of_class", [False, True])
