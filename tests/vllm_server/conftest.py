@@ -26,11 +26,14 @@ def bare(model: Path) -> Path:
     return folder
 
 
-# A plugin that keeps vLLM from packing the weights of linear layers, as it does on CPUs.
+# A plugin that keeps vLLM from packing the weights of linear layers, as it does on CPUs: with
+# oneDNN, and small ones for those that multiply tiles (AMX).
 PLAIN = """
 def register():
     from vllm import _custom_ops
+    from vllm.model_executor.layers import utils
     _custom_ops._supports_onednn = False
+    utils.check_cpu_sgl_kernel = lambda *shape_and_type: False
 """
 
 
