@@ -237,8 +237,9 @@ class Folder:
                     self._bytes(self._uri)
             raise
         size = source.size()
+        end = most + 1 if size is None else size
         found = bytearray()
-        while len(found) < (most + 1 if size is None else size) <= most + 1:
+        while len(found) < end <= most + 1:
             piece = source.read(len(found), _READ_AHEAD)
             if not piece:
                 break

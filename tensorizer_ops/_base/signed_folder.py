@@ -14,7 +14,7 @@ PIECE = 4 << 20
 # What programs that serve a model do not read.
 _TEXTS = ("README", "LICENSE", "NOTICE")
 _HARMLESS = (".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", SIGNATURE)
-# What the names begin with that vLLM takes for Mistral's vocabularies, whatever they end in.
+# vLLM takes files whose names begin with this for Mistral's vocabularies, whatever they end in.
 _VOCABULARY = "tokenizer.model.v"
 # What Git and the client of the Hub keep in a folder.
 OF_TOOLS = (*NEVER_SIGNED, ".cache")

@@ -912,10 +912,12 @@ def test_a_folder_in_the_place_of_a_file_that_is_left_out(
 ) -> None:
     """Nothing in it is signed, in whatever way the bundle spells its name."""
     bundle, ignored = model.parent / "elsewhere.sig", spelled.format(name)
-    how = {"key": signer.private, "signature": bundle}
     files = [(file.name, str(file)) for file in model.iterdir()]
     signing = _core.Signing("model", files, None, [ignored])
     bundle.write_text(signing.start(f"file:{signer.private}", "", [], [], 0))
+
+    def sign() -> None:
+        tensorizer_ops.sign(model, key=signer.private, signature=bundle, ignore=[ignored])
 
     def verify() -> None:
         trust.verify(model, policy=signer.options["trust"], signature=bundle)
@@ -933,9 +935,9 @@ def test_a_folder_in_the_place_of_a_file_that_is_left_out(
         with pytest.raises(errors.Crypto, match=f"not signed, such as '{name}/code.py'"):
             refused()
     with pytest.raises(ValueError, match=f"{name}' is a folder, and only a file"):
-        tensorizer_ops.sign(model, ignore=[ignored], **how)  # type: ignore[arg-type]
+        sign()
     shutil.rmtree(model / name)
-    tensorizer_ops.sign(model, ignore=[ignored], **how)  # type: ignore[arg-type]
+    sign()
     verify()
     refuse()
 
