@@ -39,7 +39,7 @@ class WorkerExtension:
 
 def register() -> None:
     """Make ``--load-format tensorizer_ops``, and the engine of that name, known to vLLM."""
-    from vllm.config import LoadConfig, ModelConfig
+    from vllm.config import LoadConfig, ModelConfig, VllmConfig
     from vllm.distributed import get_tp_group
     from vllm.model_executor import model_loader as vllm
 
@@ -52,6 +52,12 @@ def register() -> None:
         def __init__(self, load_config: LoadConfig) -> None:
             super().__init__(load_config)
             self._settings = Settings(load_config.model_loader_extra_config)
+            self._drafts = False
+
+        def load_model(self, vllm_config: VllmConfig, **given: Any) -> torch.nn.Module:
+            self._drafts = vllm_config.speculative_config is not None
+            model: torch.nn.Module = super().load_model(vllm_config=vllm_config, **given)
+            return model
 
         def download_model(self, model_config: ModelConfig) -> None:
             """Do nothing: weights are read from where they are."""
@@ -64,7 +70,8 @@ def register() -> None:
             group = get_tp_group().cpu_group if is_draft else None
             place = model_config.model_weights or model_config.model
             # vLLM makes another loader to load the weights of a model again.
-            return weights(self._settings, place, group, roots.setdefault(model, {}))
+            drafts = self._drafts and not is_draft
+            return weights(self._settings, place, group, roots.setdefault(model, {}), drafts)
 
         def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
             if getattr(model, "secondary_weights", None):

@@ -35,7 +35,6 @@ _FOR_OTHERS = 60.0
 
 # What the names of this library's files end in.
 _OWN = ".tensors"
-_CONFIG = "config.json"  # where vLLM finds the name of another model to serve
 
 # One of several files of a model.
 _PART = re.compile(r"(.*?)\d+-of-(\d+)\.tensors")
@@ -47,15 +46,19 @@ class Settings:
     def __init__(self, given: object) -> None:
         if not isinstance(given, Mapping):
             raise wrong(_ARGUMENT, given, "a dict")
-        known = ("uri", "verify", "threads", "options")
+        known = ("uri", "model", "verify", "threads", "options")
         if unknown := sorted(given.keys() - set(known)):
             raise errors.InvalidArgument(
                 f"{_ARGUMENT} has {unknown[0]!r}, which is none of {', '.join(known)}",
             )
-        self.uri = given.get("uri")
-        if not isinstance(self.uri, str | None):
-            raise wrong(f"uri in {_ARGUMENT}", self.uri, "str")
+        for name in ("uri", "model"):
+            if not isinstance(given.get(name), str | None):
+                raise wrong(f"{name} in {_ARGUMENT}", given[name], "str")
+        self.uri: str | None = given.get("uri")
+        self.model: str | None = given.get("model")
         self.options = kept(given.get("options", {}))
+        if self.model is not None and "trust" not in self.options:
+            raise errors.InvalidArgument(f"model in {_ARGUMENT} is only for the option 'trust'")
         # Checked by what they are passed to.
         how = {name: given[name] for name in ("verify", "threads") if name in given}
         self.how: dict[str, Any] = {**how, "options": self.options, "device": "cpu"}
@@ -66,6 +69,7 @@ def weights(
     model: str,
     group: dist.ProcessGroup | None = None,
     roots: dict[str, str] | None = None,
+    drafts: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Return an iterator of the names and tensors in the files of a model, in their order.
 
@@ -81,8 +85,9 @@ def weights(
             signed, they compare what they have opened.
         roots: the root digests of the signed folders that the same server has loaded from, to which
             this one is added. A folder must be the same again.
+        drafts: whether tokens are drafted for the model, as another config may have said.
     """
-    opened = _opened(settings, model, group, {} if roots is None else roots)
+    opened = _opened(settings, model, group, {} if roots is None else roots, drafts)
     return _each(settings, *opened)  # what must be refused is, before a server drops what it has
 
 
@@ -104,7 +109,11 @@ def _each(
 
 
 def _opened(
-    settings: Settings, model: str, group: dist.ProcessGroup | None, roots: dict[str, str]
+    settings: Settings,
+    model: str,
+    group: dist.ProcessGroup | None,
+    roots: dict[str, str],
+    drafts: bool,
 ) -> tuple[list[str], dict[str, Any], list[Reader]]:
     """Return the files of a model, how to load them, and readers if there are several ranks."""
     uri = settings.uri or model
@@ -113,6 +122,9 @@ def _opened(
     def opened() -> tuple[list[str], dict[str, Any], list[Reader]]:
         _must_be_there(uri)
         served, place = _served_folder(model, uri, settings.options)
+        is_elsewhere = served is None and _whole(uri) != _whole(model)
+        if "trust" in settings.options and (is_elsewhere or drafts):
+            _refuse_another_model(settings.model, model)
         options = served.loads if served else settings.options
         files, options = files_of(place, options, served if place == model else None)
         if served is not None:
@@ -139,10 +151,7 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
     This does not ask whether there is a folder at this moment, which others may exchange.
     """
     folder, path = local_path(model), local_path(uri)
-    if "trust" not in options or path is None:
-        return None, uri
-    if not folder:
-        _refuse_folder_of_model(path, model, options)
+    if "trust" not in options or not folder or path is None:
         return None, uri
     # The weights may be a link, or be given by a path with links: also with some that others have
     # put into the folder, which is refused later.
@@ -160,23 +169,31 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
             return (None, uri) if _core.has_name_of_file(model) else (Folder(model, options), model)
         if below.split("/")[0] != "..":
             return Folder(model, options), os.path.normpath(os.path.join(folder, below))
-    _refuse_folder_of_model(path, model, options)
     return None, uri
 
 
-def _refuse_folder_of_model(path: str, model: str, options: Mapping[str, str]) -> None:
-    """Raise for weights in the folder of a model, if the server reads the config of another one.
+def _refuse_another_model(given: str | None, read: str) -> None:
+    """Raise unless a server reads the config of the model that it was given.
 
-    A config there that somebody has changed can have led the server to the other one.
+    A config that somebody has changed can lead vLLM to another model, whose config it reads then.
     """
-    signature = local_path(options.get("signature", path)) or path
-    for folder in (path, os.path.dirname(path), os.path.dirname(signature)):
-        if os.path.lexists(os.path.join(folder, _CONFIG)):
-            raise errors.Crypto(
-                f"the weights in {folder!r} have a {_CONFIG} there, and the server reads that of "
-                f"{label(model)}, which nothing compares: with the option 'trust', serve the "
-                f"folder of the weights, whose {_CONFIG} may name no other model"
-            )
+    if given is None:
+        raise errors.InvalidArgument(
+            f"{_ARGUMENT} lacks model: with the option 'trust', say there again which model the "
+            f"server was given, if its weights are elsewhere or it drafts tokens: its config can "
+            f"name another one, and the server now reads that of {label(read)}"
+        )
+    if _whole(given) != _whole(read):
+        raise errors.Crypto(
+            f"the server was given {label(given)}, as model in {_ARGUMENT} says, and reads the "
+            f"config and the tokenizer of {label(read)}: a config has led it there, or model is not "
+            "what it was given"
+        )
+
+
+def _whole(model: str) -> str:
+    path = local_path(model)
+    return model if path is None else os.path.abspath(path)
 
 
 def _refuse_another(folder: Folder, roots: dict[str, str]) -> None:

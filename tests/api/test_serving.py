@@ -134,7 +134,7 @@ def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="saved without hashes"):
         read_all({"uri": str(tmp_path / "no.tensors"), "verify": "all"})
     for wrong, kind, message in [
-        ({"verfy": "all"}, ValueError, "has 'verfy', which is none of uri, verify"),
+        ({"verfy": "all"}, ValueError, "has 'verfy', which is none of uri, model"),
         ({"uri": 3}, TypeError, "uri in --model-loader-extra-config is int"),
         ({"uri": str(path), "threads": "2"}, TypeError, "threads"),
         ({"uri": str(path), "verify": "some"}, ValueError, "some"),

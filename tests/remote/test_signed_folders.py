@@ -363,8 +363,9 @@ def test_a_server_loads_no_other_file_of_a_folder(
     options = signer.options | ({"subject": root} if pinned else {})
 
     def load() -> dict[str, torch.Tensor]:
-        settings = serving.Settings({"uri": web.url("of%20a%20server"), "options": options})
-        return dict(serving.weights(settings, ""))
+        place = web.url("of%20a%20server")
+        settings = {"uri": place, "model": "its config", "options": options}
+        return dict(serving.weights(serving.Settings(settings), "its config"))
 
     assert_same(load(), tensorizer_ops.load(where / "model.tensors"))
     (where / "model.tensors").unlink()
@@ -381,8 +382,8 @@ def read_with_dcp(place: Path | str, signer: Signer) -> None:
 
 
 def read_with_server(place: Path | str, signer: Signer) -> None:
-    settings = serving.Settings({"uri": str(place), "options": signer.options})
-    list(serving.weights(settings, ""))
+    settings = {"uri": str(place), "model": "its config", "options": signer.options}
+    list(serving.weights(serving.Settings(settings), "its config"))
 
 
 @pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
@@ -509,27 +510,34 @@ def test_a_served_folder_is_compared_before_it_is_loaded(tmp_path: Path, signer:
         serving.weights(serving.Settings({"options": signer.options}), str(tmp_path / "model"))
 
 
-@pytest.mark.parametrize("uri", ["model", "model/m.tensors", "weights/m.tensors"])
+@pytest.mark.parametrize("uri", ["model", "model/w/m.tensors", "elsewhere/m.tensors", None])
 @pytest.mark.parametrize("other", ["other", "anybody/other"])
-def test_a_config_leads_to_another_folder(
-    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, uri: str, other: str
+def test_a_config_leads_to_another_model(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, uri: str | None, other: str
 ) -> None:
-    """A config that somebody changed in the folder that is served can name a model to serve."""
+    """A config that somebody changed can name a model to serve, which also says to draft tokens."""
     monkeypatch.chdir(tmp_path)
-    settings: dict[str, Any] = {"uri": uri, "options": dict(signer.options)}
-    place = Path(uri).parent if uri.endswith(".tensors") else Path(uri)
-    tensorizer_ops.save(place / "m.tensors", {"w": torch.ones(3)})
-    if place.name == "weights":  # which were signed with the folder of the model
-        settings["options"]["signature"] = "model/model.sig"
-        settings["options"]["signed_folder"] = "."
-        Path("model").mkdir()
-    Path("model/config.json").write_text("{}")
-    signed = tmp_path if place.name == "weights" else "model"
-    tensorizer_ops.sign(signed, key=signer.private, signature="model/model.sig")
-    with pytest.raises(errors.Crypto, match=r"/model' have a config\.json there.*other', which"):
-        serving.weights(serving.Settings(settings), other)
-    Path("model/config.json").unlink()  # if weights are alone, the server may have any config
-    assert list(serving.weights(serving.Settings(settings), other))
+    place = Path(uri or other)
+    file = place if place.suffix else place / "m.tensors"
+    tensorizer_ops.save(file, {"w": torch.ones(3)})
+    tensorizer_ops.sign(file.parent, key=signer.private)
+    settings: dict[str, Any] = {"uri": uri, "options": signer.options}
+
+    def load(**given: str) -> list[tuple[str, torch.Tensor]]:
+        return list(serving.weights(serving.Settings(settings | given), other, drafts=uri is None))
+
+    with pytest.raises(errors.InvalidArgument, match=r"lacks model: .* the server now reads"):
+        load()
+    with pytest.raises(errors.Crypto, match=r"given 'model', .* and reads .* of '\S*other'"):
+        load(model="model")
+    assert load(model=other) and load(model=f"x/../{other}")
+
+
+def test_the_model_that_a_server_was_given_is_compared_only_with_trust() -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"model in .* is only for the option 'trust'"):
+        serving.Settings({"model": "model"})
+    with pytest.raises(TypeError, match=r"model in .* is int, and must be str"):
+        serving.Settings({"model": 1})
 
 
 def test_a_folder_that_is_served_is_loaded_again(tmp_path: Path, signer: Signer) -> None:
@@ -816,8 +824,8 @@ def test_files_of_a_server_are_of_one_model(tmp_path: Path, signer: Signer) -> N
     folder = tmp_path / "new"
 
     def load() -> dict[str, torch.Tensor]:
-        settings = serving.Settings({"uri": str(folder), "options": signer.options})
-        return dict(serving.weights(settings, ""))
+        settings = {"uri": str(folder), "model": "its config", "options": signer.options}
+        return dict(serving.weights(serving.Settings(settings), "its config"))
 
     assert {name: tensor[0].item() for name, tensor in load().items()} == {"a": 2, "b": 2}
     content = (folder / "b.tensors").read_bytes()
