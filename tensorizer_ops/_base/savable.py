@@ -149,11 +149,31 @@ def only_wraps(tensor: torch.Tensor) -> bool:
 
 
 def _is_harmless(beside: object) -> bool:
-    """Return whether an instance may have this beside its elements."""
-    if isinstance(beside, functools.partial):  # a loader, with numbers that it needs
-        given = tree_leaves([*beside.args, *beside.keywords.values()])
-        return not any(isinstance(each, torch.Tensor) for each in given)
-    return isinstance(beside, _HARMLESS)
+    """Return whether an instance may have this beside its elements.
+
+    Code, such as a loader, may have numbers and modules that it needs.
+    """
+    if not isinstance(beside, _CODE):
+        return isinstance(beside, _HARMLESS)
+    found, seen = [beside], {id(beside)}
+    for code in found:
+        for each in tree_leaves(_kept_by(code)):
+            if isinstance(each, _CODE):
+                found += [] if id(each) in seen else [each]
+                seen.add(id(each))
+            elif not isinstance(each, (*_HARMLESS, float, torch.nn.Module)):
+                return False
+    return True
+
+
+def _kept_by(code: Any) -> list[object]:
+    """Return what a function, a method or a partial call has, with which it can compute."""
+    if isinstance(code, functools.partial):
+        return [code.func, code.args, code.keywords]
+    if not isinstance(code, types.FunctionType):
+        return [getattr(code, "__func__", None), code.__self__]
+    cells = [cell.cell_contents for cell in code.__closure__ or () if cell != types.CellType()]
+    return [cells, code.__defaults__, code.__kwdefaults__]
 
 
 def _changes_tensors(kind: type) -> bool:
@@ -200,9 +220,9 @@ _OF_EVERY_CLASS = frozenset(
 # What an instance may have beside its elements, such as where a loader is to put them.
 _HARMLESS = (
     *(type(None), bool, int, str, bytes, range, slice, enum.Enum, fractions.Fraction, type),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, types.ModuleType),
 )
+_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 
 
 class _Receiver(TorchDispatchMode):

@@ -108,8 +108,7 @@ def _hidden(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterat
     """
     for prefix, module in model.named_modules():
         for name, value in itertools.chain(*(getattr(module, part).items() for part in _PARTS)):
-            is_shadowed = name in vars(module) or hasattr(type(module), name)
-            if is_shadowed and getattr(module, name) is not value:
+            if getattr(module, name, None) is not value:
                 yield f"{prefix}.{name}".removeprefix(".")
     for name, tensor in _own_tensors(model).items():
         other = state.get(name)

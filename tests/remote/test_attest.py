@@ -165,6 +165,25 @@ class Loaded(torch.nn.Parameter, Generic[T]):
         return 0
 
 
+class Times:
+    def __init__(self, scale: Any) -> None:
+        self.scale = scale
+
+    def call(self, tensor: torch.Tensor) -> Any:
+        return tensor * self.scale
+
+
+def times(scale: torch.Tensor) -> Any:
+    return lambda tensor: tensor * scale
+
+
+def by_default(scale: torch.Tensor) -> Any:
+    def scaled(tensor: torch.Tensor, by: torch.Tensor = scale) -> torch.Tensor:
+        return tensor * by
+
+    return scaled
+
+
 def with_(tensor: Any, **attributes: Any) -> Any:
     for name, value in attributes.items():
         setattr(tensor, name, value)
@@ -187,6 +206,10 @@ def with_(tensor: Any, **attributes: Any) -> Any:
         lambda data: with_(data.as_subclass(Named), absmax=torch.ones(1)),
         lambda data: with_(data.as_subclass(Named), scales=[{"w": torch.ones(1)}]),
         lambda data: with_(data.as_subclass(Named), quant_state=object()),
+        lambda data: with_(data.as_subclass(Named), scaled=torch.ones(1).mul),
+        lambda data: with_(data.as_subclass(Named), scaled=functools.partial(Times(2.0).call)),
+        lambda data: with_(data.as_subclass(Named), scaled=times(torch.ones(1))),
+        lambda data: with_(data.as_subclass(Named), scaled=by_default(torch.ones(1))),
         Wrapper,
         Opaque,
     ],
@@ -219,6 +242,7 @@ def test_subclasses_that_mean_their_elements(tmp_path: Path) -> None:
         stored.as_subclass(Named),
         output_dim=1,
         weight_loader=functools.partial(print, 2.0),
+        loader_of_module=torch.nn.Linear(2, 2).forward,
         shards=["q", 0, None],
     )
     kinds = ("distributed", "async collective")
@@ -1309,6 +1333,20 @@ def test_a_state_dict_with_other_tensors(tmp_path: Path) -> None:
     model.register_state_dict_post_hook(
         lambda module, state, prefix, metadata: state.update(weight=torch.zeros(8, 8))
     )
+    with pytest.raises(ValueError, match="has another tensor 'weight' than the module"):
+        attest(model, tmp_path / "m.tensors")
+
+
+class Merged(torch.nn.Linear):
+    def __getattr__(self, name: str) -> Any:
+        merged = vars(self).get("merged")
+        return super().__getattr__(name) if merged is None else merged
+
+
+def test_a_module_that_gets_another_tensor_than_it_registered(tmp_path: Path) -> None:
+    model = Merged(8, 8)
+    model.merged = torch.ones(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", model.state_dict())
     with pytest.raises(ValueError, match="has another tensor 'weight' than the module"):
         attest(model, tmp_path / "m.tensors")
 
