@@ -124,7 +124,7 @@ def _opened(
         served, place = _served_folder(model, uri, settings.options)
         is_elsewhere = served is None and _whole(uri) != _whole(model)
         if "trust" in settings.options and (is_elsewhere or drafts):
-            _refuse_another_model(settings.model, model)
+            _refuse_led_elsewhere(settings.model, model)
         options = served.loads if served else settings.options
         files, options = files_of(place, options, served if place == model else None)
         if served is not None:
@@ -172,7 +172,7 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
     return None, uri
 
 
-def _refuse_another_model(given: str | None, read: str) -> None:
+def _refuse_led_elsewhere(given: str | None, read: str) -> None:
     """Raise unless a server reads the config of the model that it was given.
 
     A config that somebody has changed can lead vLLM to another model, whose config it reads then.
@@ -186,8 +186,8 @@ def _refuse_another_model(given: str | None, read: str) -> None:
     if _whole(given) != _whole(read):
         raise errors.Crypto(
             f"the server was given {label(given)}, as model in {_ARGUMENT} says, and reads the "
-            f"config and the tokenizer of {label(read)}: a config has led it there, or model is not "
-            "what it was given"
+            f"config and the tokenizer of {label(read)}: a config has led it there, or the server "
+            "was given another one"
         )
 
 
