@@ -164,6 +164,34 @@ def test_a_damaged_file_ends_the_server(tmp_path: Path, bare: Path, file: Path, 
         wait_until(lambda: not server.processes())
 
 
+def test_a_config_that_leads_to_another_model(
+    tmp_path: Path, model: Path, usual: list[Any], signer: Signer
+) -> None:
+    """vLLM serves the model that a config names as the one whose tokens it drafts."""
+    folder, other = (shutil.copytree(model, tmp_path / name) for name in ("model", "other"))
+    for each in (folder, other):
+        tensorizer_ops.sign(each, key=signer.private)
+    given = ours(folder, model=str(folder), options=signer.options)
+    drafts = {"method": "ngram", "num_speculative_tokens": 2}
+    asked = ("--speculative-config", json.dumps(drafts))
+    with serving(tmp_path / "server", folder, *given, *asked) as server:
+        assert [tokens for tokens, _ in server.complete()] == [tokens for tokens, _ in usual]
+    config = json.loads((folder / "config.json").read_text())
+    config["speculators_model_type"] = drafts["method"]
+    config["transformer_layer_config"] = {}
+    config["speculators_config"] = {
+        "proposal_methods": [{"speculative_tokens": 2}],
+        "verifier": {"name_or_path": str(other)},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    for uri in (folder, other):
+        given = ours(uri, model=str(folder), options=signer.options)
+        with started(tmp_path / f"led to {uri.name}", folder, *given) as server:
+            wait_until(lambda: server.process.poll() is not None or server.answers())
+            assert server.process.poll() not in (None, 0)
+            assert f"was given {str(folder)!r}" in server.log.read_text()
+
+
 def test_weights_that_are_loaded_again(tmp_path: Path, signer: Signer) -> None:
     """They are those of the model whose config vLLM has, also with another loader."""
     from vllm.config import LoadConfig
