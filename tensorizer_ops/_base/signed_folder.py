@@ -34,8 +34,8 @@ def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
     harmless = [
         name.rstrip("/")
         for name in here
-        if (_is_below(name, ignored) and _is_harmless(name))
-        or (name.endswith("/") and name.rstrip("/") in ignored)
+        if (name.rstrip("/") in ignored if name.endswith("/") else _is_below(name, ignored))
+        and _is_harmless(name)
     ]
     advice = (
         "remove them, or sign them (what the signer left out may be read as well, except READMEs, "
@@ -65,10 +65,19 @@ def _is_below(name: str, places: set[str]) -> bool:
 
 
 def _is_harmless(name: str) -> bool:
-    """Return whether programs that serve a model do not read a file of this name."""
+    """Return whether programs that serve a model do not read a file of this name.
+
+    Nor an empty folder, whose name ends in a slash. A folder in the place of a file is none.
+    """
     *folders, last = name.split("/")
+    if any(map(_is_for_file, folders)):
+        return False
     if not {*OF_TOOLS}.isdisjoint([*folders, last]):
         return not _may_be_found(name)
+    if _may_be_found("/".join(folders)):
+        return False
+    if not last:
+        return True
     if last.lower().startswith(_VOCABULARY):
         return False
     stem, suffix = os.path.splitext(last)
@@ -148,9 +157,12 @@ def others_in(folder: str, names: Iterable[str], left_out: Iterable[str]) -> Ite
 def folders_for_files(folder: str, left_out: Iterable[str]) -> Iterator[str]:
     """Yield what is left out only if it is a file, and is a folder: signatures and ``LIST``."""
     for name in left_out:
-        is_for_file = name == LIST or name.endswith(SIGNATURE)
-        if is_for_file and os.path.isdir(os.path.join(folder, name)):
+        if _is_for_file(name) and os.path.isdir(os.path.join(folder, name)):
             yield name
+
+
+def _is_for_file(name: str) -> bool:
+    return name == LIST or name.endswith(SIGNATURE)
 
 
 def found_of_tools(folder: str, left_out: Iterable[str]) -> Iterator[str]:

@@ -453,7 +453,7 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
     tensorizer_ops.save(folder / "2_Dense" / "model.safetensors", tensors)
     (folder / "config.json").write_text('{"a": 1}')
     (folder / "empty").mkdir()
-    ignored = ["README.md", ".cache", "tokenizer.json", "docs", "empty"]
+    ignored = ["README.md", ".cache", "tokenizer.json", "docs", "empty", "tokenizer.model.v3"]
     tensorizer_ops.sign(folder, key=signer.private, ignore=ignored)
     for name in ("README.md", ".cache/a.metadata", "docs/License", "docs/picture.png"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -494,12 +494,20 @@ def test_what_a_server_reads_of_the_folder_that_it_serves(
         "chat_template.jinja",
         "docs/readme.json",
         "docs/tokenizer.model.v3.md",
+        "docs/a.sig/picture.png",
+        "docs/tekken.json/README",
         "tokenizer.json",
+        "tokenizer.model.v3/README",
     ):
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("{{messages[0].content}}")
         with pytest.raises(errors.Crypto, match=f"not signed, such as '{re.escape(name)}'"):
             load()
-        (folder / name).unlink()
+        unlink_with_folder(folder / name)
+    (folder / "tokenizer.json").mkdir()
+    with pytest.raises(errors.Crypto, match=r"not signed, such as 'tokenizer.json/'"):
+        load()
+    (folder / "tokenizer.json").rmdir()
     assert_same(load(), tensors)
 
 
@@ -913,10 +921,11 @@ def test_an_upload_of_a_part_of_what_is_signed(
     assert tensorizer_ops.download(place, tmp_path / "target", options=signer.options)
 
 
+@pytest.mark.parametrize("content", ["code.py", "README.txt", "a/b.png", ".cache/a"])
 @pytest.mark.parametrize("name", ["SHA256SUMS", "model.sig", "z.sig"])
 @pytest.mark.parametrize("spelled", ["{}", "{}/", "./{}", "sub/../{}"])
 def test_a_folder_in_the_place_of_a_file_that_is_left_out(
-    model: Path, signer: Signer, name: str, spelled: str
+    model: Path, signer: Signer, name: str, spelled: str, content: str
 ) -> None:
     """Nothing in it is signed, in whatever way the bundle spells its name."""
     bundle, ignored = model.parent / "elsewhere.sig", spelled.format(name)
@@ -937,10 +946,10 @@ def test_a_folder_in_the_place_of_a_file_that_is_left_out(
     verify()
     refuse()
     (model / name).unlink()
-    (model / name).mkdir()
-    (model / name / "code.py").write_text("import os")
+    (model / name / content).parent.mkdir(parents=True)
+    (model / name / content).write_text("import os")
     for refused in (verify, refuse):
-        with pytest.raises(errors.Crypto, match=f"not signed, such as '{name}/code.py'"):
+        with pytest.raises(errors.Crypto, match=f"not signed, such as '{name}/{content}'"):
             refused()
     with pytest.raises(ValueError, match=f"{name}' is a folder, and only a file"):
         sign()
