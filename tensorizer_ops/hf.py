@@ -32,7 +32,7 @@ from tensorizer_ops._hf import configs, files, models
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._hf.isolation import isolated, may_open
 from tensorizer_ops._hf.loading import Asked, loaded
-from tensorizer_ops._hf.transfer import refuse_others, replacing
+from tensorizer_ops._hf.transfer import opened, refuse_others, replacing
 
 __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
 
@@ -260,7 +260,7 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
 
     These are the configs and the files of tokenizers, processors and schedulers, as far as they
     have the names that the libraries give them. Each has 100 MB at most. If they must be signed,
-    the target may not have other files, except hidden ones.
+    the target may not have other files, also no hidden ones.
 
     Args:
         uri, options: as for :func:`from_pretrained`.
@@ -292,10 +292,10 @@ def fetch(uri: Target, target: Target, *, options: Options | None = None) -> str
         raise errors.NotFound(f"{folder.label} has neither {CONFIG} nor files of a tokenizer")
     if folder.policy is not None:
         refuse_others(folder, place, there)
-    os.makedirs(place, exist_ok=True)
-    for name, content in there.items():
-        with replacing(os.path.join(place, name)) as part:
-            Path(part).write_bytes(content)
+    with opened(place) as opened_place:
+        for name, content in there.items():
+            with replacing(opened_place, place, name) as file:
+                file.write(content)
     if folder.policy is not None:  # another copy may have been made to the folder meanwhile
         refuse_others(folder, place, there)
     return place

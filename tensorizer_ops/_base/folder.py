@@ -183,10 +183,10 @@ class Folder:
         """Return the names of the weights here that are signed, and of their indexes."""
         return [n for n in self.signed_files() if n.endswith(_WEIGHTS) and "/" not in n]
 
-    def check_bundle(self, path: str) -> None:
+    def check_bundle(self, copy: str) -> None:
         """Raise for a copy of the bundle that is not the one that was read before."""
         wanted = self._given["subject"]
-        _, root, *_ = _core.open_signature(to_uri(Path(path)), path, self.policy or "", [])
+        _, root, *_ = _core.open_signature(copy, copy, self.policy or "", [])
         if root != wanted:
             raise errors.HashMismatch(
                 f"{BUNDLE!r} in {self.label} is about another model than before, with the root "

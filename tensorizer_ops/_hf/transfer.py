@@ -8,17 +8,18 @@ without such comments belongs to a folder that is complete.
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import hashlib
 import os
 import re
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import (
@@ -49,6 +50,8 @@ _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 # The names of files that a killed download leaves behind. They do not contain the name of the file:
 # transformers looks for parts of names, and would take the file for a vocabulary.
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
+# A folder in which files are written by its descriptor.
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MODEL_FILES = (".tensors", ".safetensors")
 # Bytes that are read at a time, and those that are fetched ahead; requests for small files.
 _PIECE = 4 << 20
@@ -143,7 +146,7 @@ def upload(source: Target, uri: Target, options: Options | None, show: Show) -> 
         if is_there and _hash(here, name, "SHA-256", show) == listed.sums[name]:
             yield Copied(name, size, None, "SHA-256")  # own hashes were compared when it was sent
             continue
-        checked = "SHA-256" + ", own hashes" * _has_right_hashes(name, path, show)
+        checked = "SHA-256" + ", own hashes" * _has_right_hashes(name, Path(path), show)
         if is_listed:
             listed.take_out(name)
             listed.write(folder)
@@ -189,20 +192,20 @@ def download(
     else:
         wanted.update(listed.sums if listed else dict.fromkeys(_model_files(folder)))
     right = _right_files(folder, here, wanted, show, overwrite)
-    for name, digest in wanted.items():
-        path = os.path.join(here.path, name)
-        if name in right:
-            yield Copied(name, os.path.getsize(path), None, right[name])
-            continue
-        begin = time.monotonic()
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        size, checked = _receive(folder, name, path, digest, show, overwrite)
-        yield Copied(name, size, time.monotonic() - begin, checked)
-    if folder.policy:  # another download may have written to the folder meanwhile
-        refuse_others(folder, here.path, wanted)
-    if listed:
-        with replacing(os.path.join(here.path, LIST)) as part:
-            Path(part).write_text(listed.text(), encoding="utf-8", newline="")
+    with opened(here.path) as place:
+        for name, digest in wanted.items():
+            path = os.path.join(here.path, name)
+            if name in right:
+                yield Copied(name, os.path.getsize(path), None, right[name])
+                continue
+            begin = time.monotonic()
+            size, checked = _receive(folder, name, here, place, digest, show, overwrite)
+            yield Copied(name, size, time.monotonic() - begin, checked)
+        if folder.policy:  # another download may have written to the folder meanwhile
+            refuse_others(folder, here.path, wanted)
+        if listed:
+            with replacing(place, here.path, LIST) as file:
+                file.write(listed.text().encode())
 
 
 def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
@@ -212,13 +215,18 @@ def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
     """
     if not os.path.isdir(target):
         return
+    folders = {"", *map(os.path.dirname, names)}
     # A link in the place of a file is replaced.
-    refuse_links(target, {os.path.dirname(name) for name in names} - {""})
+    refuse_links(target, folders - {""})
     left_out = [*OF_TOOLS, *inside(target, folder.loads["signature"])]
     for name in others_in(target, names, left_out):
-        if not _PART.fullmatch(os.path.basename(name)):
+        place, last = os.path.split(name)
+        path = os.path.join(target, name)
+        # In another folder, it would hide that this one is there.
+        is_part = place in folders and _PART.fullmatch(last) and not os.path.islink(path)
+        if not is_part:
             raise errors.InvalidArgument(
-                f"{os.path.join(target, name)!r} is none of the signed files that are copied from "
+                f"{path!r} is none of the signed files that are copied from "
                 f"{folder.label}, and may be used with them: move it away, or give another folder"
             )
 
@@ -258,12 +266,19 @@ def _would_be_lost(path: str, folder: Folder) -> errors.InvalidArgument:
 
 
 def _receive(
-    folder: Folder, name: str, path: str, digest: str | None, show: Show, overwrite: bool
+    folder: Folder,
+    name: str,
+    here: Folder,
+    place: int,
+    digest: str | None,
+    show: Show,
+    overwrite: bool,
 ) -> tuple[int, str]:
     """Fetch a file, check it and put it into its place; return its size and what was compared."""
     job = _Hashing(folder, name, ("SHA-256", digest) if digest else None)
     kind, expected = job.kind, job.expected
-    with replacing(path) as part:
+    assert here.path is not None
+    with replacing(place, here.path, name) as part:
         with reported(job, show(f"fetching {name}")):
             found = job.run(part)
         if expected is not None and found != expected:
@@ -275,11 +290,15 @@ def _receive(
         if digest:
             return job.done, kind
         if folder.policy is not None and name == folder.bundle:
-            folder.check_bundle(part)
-        own = ["own hashes"] * _has_right_hashes(name, part, show)
+            folder.check_bundle(_read_again(part))
+        try:
+            own = ["own hashes"] * _has_right_hashes(name, _read_again(part), show)
+        except (errors.HashMismatch, errors.InvalidFormat) as error:
+            raise type(error)(f"{name!r} in {folder.label}: {error}") from error
         # Without a hash that was compared before, only the bytes show whether they are others.
         is_unknown = not overwrite and (expected is None or folder.policy is not None)
-        if is_unknown and os.path.isfile(path) and not filecmp.cmp(part, path, shallow=False):
+        path = os.path.join(here.path, name)
+        if is_unknown and os.path.isfile(path) and _hash(here, name, kind, show) != found:
             raise _would_be_lost(path, folder)
         kept = [f"the server's {kind}"] * (expected is not None)
         kept += ["signature"] * (folder.policy is not None)
@@ -290,11 +309,11 @@ def _hash(folder: Folder, name: str, kind: str, show: Show) -> str:
     """Return the hash of a file in a folder."""
     job = _Hashing(folder, name, (kind, ""))
     with reported(job, show(f"comparing {name}")):
-        return job.run(os.devnull)
+        return job.run(None)
 
 
 class _Hashing:
-    """Hashes a file while it is read, and writes it to a path.
+    """Hashes a file while it is read, and writes it to another one.
 
     ``kept`` is the kind of the hash and its expected value; ``None`` for what the server keeps.
     """
@@ -313,33 +332,84 @@ class _Hashing:
     def cancel(self) -> None:
         self._is_cancelled = True
 
-    def run(self, path: str) -> str:
+    def run(self, copy: BinaryIO | None) -> str:
         """Read the file, and return its digest."""
         digest = hashlib.sha256()
         if self.kind != "SHA-256":  # that of git
             start = f"blob {self._source.size()}\0".encode()
             digest = hashlib.sha1(start, usedforsecurity=False)
         piece = memoryview(bytearray(_PIECE))
-        with open(path, "wb" if path == os.devnull else "xb") as file:
-            while not self._is_cancelled and (count := self._source.read_into(self.done, piece)):
-                digest.update(piece[:count])
-                file.write(piece[:count])
-                self.done += count
+        while not self._is_cancelled and (count := self._source.read_into(self.done, piece)):
+            digest.update(piece[:count])
+            if copy is not None:
+                copy.write(piece[:count])
+            self.done += count
         return digest.hexdigest()
 
 
+def _read_again(file: BinaryIO) -> str:
+    """Return the URI of an open file that was written."""
+    file.seek(0)
+    return f"fd:{file.fileno()}"
+
+
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
-    """Give the name of a file that replaces another one, unless an exception leaves the block."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        raise errors.InvalidArgument(f"{path!r} is a folder, in the place of a file: move it away")
-    part = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.part")
+def opened(target: str) -> Iterator[int]:
+    """Open the folder of a copy until the block ends, and make it if it is missing."""
+    os.makedirs(target, exist_ok=True)
+    place = os.open(target, _FOLDER)
     try:
-        yield part
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+        yield place
+    finally:
+        os.close(place)
+
+
+def _open_inner(path: str, place: int) -> int:
+    """Open a folder in an open one, and make it if it is missing."""
+    name = os.path.basename(path)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=place)
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=place)
+    except NotADirectoryError:
+        raise errors.InvalidArgument(
+            f"{path!r} is a symbolic link or a file, in the place of a folder to write to: move it "
+            "away, or give another target"
+        ) from None
+    except OSError as error:
+        error.filename = path
+        raise_own(error)
+
+
+@contextlib.contextmanager
+def replacing(place: int, target: str, name: str) -> Iterator[BinaryIO]:
+    """Give a file that replaces another one, unless an exception leaves the block.
+
+    The name counts from the open folder ``place``, whose path is ``target``. Links to folders are
+    not followed, because others may make them at any time to have files elsewhere replaced.
+    """
+    *folders, last = name.split("/")
+    part = f".{secrets.token_hex(8)}.part"
+    with contextlib.ExitStack() as stack:
+        for count in range(len(folders)):
+            place = _open_inner(os.path.join(target, *folders[: count + 1]), place)
+            stack.callback(os.close, place)
+        path = os.path.join(target, name)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(last, dir_fd=place).st_mode):
+                raise errors.InvalidArgument(
+                    f"{path!r} is a folder, in the place of a file: move it away"
+                )
+        try:
+            with open(part, "x+b", opener=partial(os.open, mode=0o666, dir_fd=place)) as file:
+                yield file
+            os.replace(part, last, src_dir_fd=place, dst_dir_fd=place)
+        except BaseException as error:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=place)
+            if isinstance(error, OSError) and error.filename == part:
+                error.filename = path
+            raise
 
 
 def _files_in(source: Target) -> dict[str, str]:
@@ -436,11 +506,11 @@ def _model_files(folder: Folder) -> list[str]:
     return [*found, weights, *sorted(shards)]
 
 
-def _has_right_hashes(name: str, path: str, show: Show) -> bool:
+def _has_right_hashes(name: str, place: Target, show: Show) -> bool:
     """Compare a file of tensors with its own hashes; return whether it has some."""
     if not name.endswith(_MODEL_FILES):
         return False
-    file = File(Path(path))
+    file = File(place)
     if file.format().encrypted or not file.kinds_of_hashes():
         return False
     file.verify("all", progress=show(f"verifying {name}"))

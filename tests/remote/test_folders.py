@@ -390,6 +390,11 @@ def test_a_model_without_a_list(folder: Path, tmp_path: Path) -> None:
     assert {checked for _, checked in table(shown).values()} == {"own hashes", "no hash"}
     assert contents(tmp_path / "two") == contents(shards)
     assert not (tmp_path / "two" / LIST).exists()
+    damaged = next(shards.glob("*.safetensors"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    error = run("download", shards, tmp_path / "four", status=1).stderr
+    assert f"{damaged.name}' in '{shards}': " in error
+    assert not (tmp_path / "four" / damaged.name).exists()
     error = run("download", folder / "original", tmp_path / "three", status=3).stderr
     assert "neither the list 'SHA256SUMS'" in error
 

@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -978,6 +978,7 @@ OF_ANOTHER_MODEL = (
     "custom_generate/generate.py",
     "m.tensors.sig",
     "sub/a.safetensors",
+    "tiktoken.model/.0123456789abcdef.part",
 )
 
 
@@ -1030,6 +1031,55 @@ def test_a_download_through_a_link(model: Path, signer: Signer, tmp_path: Path, 
     assert trust.verify(target, policy=signer.options["trust"])
 
 
+def test_a_link_with_the_name_of_a_part(model: Path, signer: Signer, tmp_path: Path) -> None:
+    """No download has left it."""
+    tensorizer_ops.sign(model, key=signer.private)
+    (part := tmp_path / "target" / ".0123456789abcdef.part").parent.mkdir()
+    part.symlink_to(model)
+    with pytest.raises(ValueError, match="part' is none of the signed files"):
+        tensorizer_ops.download(model, part.parent, options=signer.options)
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_that_becomes_a_link_during_a_download(
+    model: Path, signer: Signer, tmp_path: Path, is_signed: bool, overwrite: bool, is_there: bool
+) -> None:
+    """Others who may write to the target may not write elsewhere by this."""
+    (model / "sub" / "inner").mkdir(parents=True)
+    (model / "sub" / "inner" / "config.json").write_text("of the server")
+    (model / "z.json").write_text("{}")
+    tensorizer_ops.sign(model, key=signer.private)
+    tensorizer_ops.upload(model, place := tmp_path / "place")
+    target, elsewhere = tmp_path / "target", tmp_path / "elsewhere"
+    swapped, kept = target / "sub", tmp_path / "kept"
+    (elsewhere / "inner").mkdir(parents=True)
+    (target / "sub" if is_there else target).mkdir(parents=True)
+    if overwrite:
+        (elsewhere / "inner" / "config.json").write_text("of the user")
+    before = {path: path.is_file() and path.read_text() for path in elsewhere.rglob("*")}
+
+    def answer(asked: Asked) -> None:
+        name = asked.path.removeprefix("/m/")
+        if name.startswith("sub/") and swapped.exists() and not kept.exists():
+            swapped.rename(kept)
+            swapped.symlink_to(elsewhere)
+        if name == "z.json" and swapped.is_symlink():
+            swapped.unlink()
+            kept.rename(swapped)
+        if not (place / name).is_file():
+            return asked.say("404 Not Found")
+        asked.say_range((place / name).read_bytes(), ETag='"1"')
+
+    options = signer.options if is_signed else {}
+    refused = pytest.raises(errors.InvalidArgument, match="target/sub' is a symbolic link or a fil")
+    with scripted(answer) as server, refused if is_there else contextlib.nullcontext():
+        tensorizer_ops.download(server.url("m"), target, options=options, overwrite=overwrite)
+    assert before == {path: path.is_file() and path.read_text() for path in elsewhere.rglob("*")}
+    assert is_there or (target / "sub/inner/config.json").read_text() == "of the server"
+
+
 @pytest.mark.parametrize("name", [*OF_ANOTHER_MODEL, "model.tensors"])
 def test_a_fetch_over_another_model(model: Path, signer: Signer, tmp_path: Path, name: str) -> None:
     (model / "config.json").write_text("{}")
@@ -1073,9 +1123,9 @@ def test_two_copies_to_one_folder(
     replacing = transfer.replacing
 
     @contextlib.contextmanager
-    def disturbed(path: str) -> Iterator[str]:
-        with replacing(path) as part:
-            yield part
+    def disturbed(*where: Any) -> Iterator[BinaryIO]:
+        with replacing(*where) as file:
+            yield file
         (target / "of_another.py").write_text("print()")
 
     for module in (transfer, tensorizer_ops.hf):
