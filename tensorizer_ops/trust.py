@@ -403,13 +403,13 @@ def _place_of(model: Target, options: Options) -> _Place:
         parent, _, name = os.path.abspath(path).rpartition("/")
         folder = Folder(parent or "/", options)
     else:
-        place, mark, query = to_uri(model).partition("?")
+        place, query = _core.split_query(to_uri(model))
         parent, _, name = place.rstrip("/").rpartition("/")
         if place.lower().startswith(("http://", "https://")):
             name = urllib.parse.unquote(name)
         elif place.lower().startswith("unix://"):
             _, _, name = _core.signed_path(to_uri(model)).rpartition("/")
-        folder = Folder(parent + mark + query, options)
+        folder = Folder(parent + query, options)
         whole = Folder(model, options)
         refuse_path(name, folder.label)
         is_file = has_no_folders(place) or folder.has(name + SIGNATURE)

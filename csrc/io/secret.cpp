@@ -86,10 +86,27 @@ std::size_t scheme_of(std::string_view uri) {
   return std::ranges::all_of(uri.substr(0, colon), is_word) ? colon : uri.npos;
 }
 
+// Returns the offset of what may be secret behind the host of a URI, whose path begins at `path`.
+std::size_t end_of_path(std::string_view uri, std::size_t path) {
+  const std::size_t end = std::min(uri.find_first_of("?#", path), uri.size());
+  const bool is_key =
+      uri.substr(path).starts_with('/') && has_literal_names(uri.substr(0, scheme_length(uri)));
+  if (!is_key) return end;
+  // Somebody may have added the signature of a URL to the key of an object.
+  const std::size_t question = std::min(uri.find('?', path), uri.size());
+  const std::string parameters = lower_case(uri.substr(question));
+  for (const char* name : {"signature=", "sig=", "token="}) {
+    if (parameters.find(name) != parameters.npos) return question;
+  }
+  return uri.size();
+}
+
 Parts split(std::string_view uri) {
   const std::size_t scheme = scheme_of(uri);
   // In the path of a file these characters have no meaning.
-  if (scheme == std::string_view::npos || uri.starts_with("file://")) return {0, 0, uri.size()};
+  if (scheme == std::string_view::npos || lower_case(uri.substr(0, 7)) == "file://") {
+    return {0, 0, uri.size()};
+  }
   // libcurl reads "http:///host" as "http://host"; a Unix domain socket has no host.
   const std::size_t begin =
       is_unix(uri) ? scheme + 3 : std::min(uri.find_first_not_of('/', scheme + 1), uri.size());
@@ -107,7 +124,7 @@ Parts split(std::string_view uri) {
     }
   }
   const std::size_t host = at == uri.npos || at < begin ? begin : at + 1;
-  return {begin, host, std::min(uri.find_first_of("?#", path), uri.size()), is_ambiguous};
+  return {begin, host, end_of_path(uri, path), is_ambiguous};
 }
 
 // Returns true if the text behind the path may hold a secret. The prefix and the number of a Redis

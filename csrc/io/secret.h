@@ -19,7 +19,8 @@ bool names_secret(std::string_view value);
 // variable or name, and NotFound and the other errors of files; the messages show no secret.
 std::string resolve_secret(const std::string& value);
 
-// Returns true if a URI holds a user, a password, or parameters, which may be a signature.
+// Returns true if a URI holds a user, a password, or parameters, which may be a signature. The "?"
+// in the key of an object begins parameters only if a signature or a token is behind it.
 bool holds_secret(std::string_view uri);
 
 // Returns a URI for messages: without user, password and parameters.

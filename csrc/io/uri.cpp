@@ -57,6 +57,17 @@ std::size_t scheme_length(std::string_view uri) {
   return uri.substr(length).starts_with("://") ? length : 0;
 }
 
+bool has_literal_names(std::string_view scheme) {
+  const std::string name = lower_case(scheme);
+  return name == "file" || name == "s3" || name == "gs" || name == "az" || name == "hf";
+}
+
+std::size_t path_end(std::string_view uri) {
+  const std::string_view scheme = uri.substr(0, scheme_length(uri));
+  if (scheme.empty() || has_literal_names(scheme)) return uri.size();
+  return std::min(uri.find_first_of("?#"), uri.size());
+}
+
 Uri split_uri(std::string_view uri) {
   if (uri.empty()) throw Error(ErrorKind::InvalidArgument, "the path is empty");
   const std::size_t length = scheme_length(uri);

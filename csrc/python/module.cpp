@@ -31,6 +31,7 @@
 #include "io/places/open.h"
 #include "io/planted.h"
 #include "io/secret.h"
+#include "io/uri.h"
 #include "python/error.h"
 #include "python/file.h"
 #include "python/files.h"
@@ -212,5 +213,10 @@ NB_MODULE(_core, module) {
   });
   module.def("may_be_anybody", &may_be_anybody);
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
+  module.def("split_query", [](const std::string& uri) {
+    const std::size_t end = path_end(uri);
+    const std::string query = uri.substr(end);
+    return std::pair(uri.substr(0, end), query.substr(0, query.find('#')));
+  });
   module.attr("SAFETENSORS_DTYPES") = safetensors_dtypes();
 }

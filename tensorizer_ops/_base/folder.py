@@ -51,6 +51,7 @@ class Folder:
 
     Attributes:
         path: the path, or ``None`` if the folder is on a server.
+        place: the URI, spelled as ``below()`` spells the files in it.
         name: the path, or the URI without secrets.
         label: the name as errors show it: in quotes.
         policy: who must have signed its files; ``None`` if nobody must.
@@ -65,8 +66,7 @@ class Folder:
         if self._uri.startswith("fd:"):
             raise errors.InvalidArgument("uri is an open descriptor, and must be a folder")
         self.path = local_path(uri)
-        # Spelled as below() spells the files in it.
-        self._place = self._uri if self.path is None else to_uri(self.path)
+        self.place = self._uri if self.path is None else to_uri(self.path)
         self.name = self.path or _core.without_secrets(self._uri)
         self.label = repr(self.name)
         given = for_loads(options)
@@ -94,11 +94,16 @@ class Folder:
             refuse_path(part, self.label)
         if self.path is not None:
             return to_uri(os.path.join(self.path, name))
-        scheme, _, rest = self._uri.partition("://")
-        if scheme.lower() not in ("http", "https"):
+        if not self._uri.lower().startswith(("http://", "https://")):
             return f"{self._uri.rstrip('/')}/{name}"
-        place, mark, query = rest.partition("#")[0].partition("?")
-        return f"{scheme}://{place.rstrip('/')}/{urllib.parse.quote(name)}{mark}{query}"
+        place, query = _core.split_query(self._uri)
+        return f"{place.rstrip('/')}/{urllib.parse.quote(name)}{query}"
+
+    def shown(self, name: str) -> str:
+        """Return the path of a file in the folder, or its URI without secrets."""
+        if self.path is not None:
+            return f"{self.path.rstrip('/')}/{name}"
+        return _core.without_secrets(self.uri(name))
 
     @property
     def loads(self) -> SecretOptions:
@@ -115,7 +120,7 @@ class Folder:
     def refuse_name_of_file(self) -> None:
         """Raise if it must be signed, and may have been put in the place of a file that was."""
         if self.policy is not None:
-            _core.refuse_name_of_file(self._place)
+            _core.refuse_name_of_file(self.place)
 
     def signed_files(self) -> list[str]:
         """Return the names of all files here that are signed, and of the bundle if it is here.
@@ -132,7 +137,7 @@ class Folder:
             bundle = self._bundle or self.uri(BUNDLE)
             try:
                 found = _core.open_signature(
-                    bundle, self._place, self.policy or "", as_pairs(self._given)
+                    bundle, self.place, self.policy or "", as_pairs(self._given)
                 )
             except FileNotFoundError as error:
                 if self._bundle:
@@ -143,7 +148,7 @@ class Folder:
                 ) from error
             _, root, _, files, ignored = found
             every = [name for name, _ in files]
-            _core.refuse_name_of_file(self._place, every)
+            _core.refuse_name_of_file(self.place, every)
             prefix, counted = self.names_from(bundle, self._given.get("signed_folder"))
             # Not one that is beside a file, or in a folder in this one.
             self._given.update(counted, signature=bundle, subject=root)
@@ -199,7 +204,7 @@ class Folder:
         Names count from the folder that was ``signed``, if that is given, else from here, wherever
         the bundle is; unless it is the ``model.sig`` of a folder above.
         """
-        here = _core.signed_path(self._place).rstrip("/") + "/"
+        here = _core.signed_path(self.place).rstrip("/") + "/"
         if signed:
             root = _core.signed_path(signed).rstrip("/") + "/"
             if not here.startswith(root):
@@ -211,7 +216,7 @@ class Folder:
         above, _, name = _core.signed_path(bundle).rpartition("/")
         if name == BUNDLE and here.startswith(f"{above}/"):
             return here.removeprefix(f"{above}/"), {}
-        return "", {"signed_folder": self._place}
+        return "", {"signed_folder": self.place}
 
     def listed(self, prefix: str, names: Iterable[str]) -> list[str]:
         """Return the names of files here, of all names in a bundle."""
@@ -339,7 +344,7 @@ def model_of(
         return uri, loads, []
     if path is None and _is_file(uri, loads):
         # If it is gone when it is loaded, a folder of its name has no bundle of its own.
-        parent, _, _ = uri.partition("?")[0].rstrip("/").rpartition("/")
+        parent, _, _ = _core.split_query(uri)[0].rstrip("/").rpartition("/")
         if not {"signature", "signed_folder"} & loads.keys() and not has_no_folders(uri):
             loads["signed_folder"] = parent
         return uri, loads, []

@@ -432,8 +432,7 @@ class Chain:
         return True
 
     def _step(self, entry: Entry) -> Step:
-        name = f"{self._store.folder.name.rstrip('/')}/{entry.place}"
-        return Step(entry.step, name, entry.is_verified)
+        return Step(entry.step, self._store.folder.shown(entry.place), entry.is_verified)
 
 
 def _unlist(listing: Listing, keep: int) -> list[Entry]:

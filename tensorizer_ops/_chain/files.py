@@ -13,7 +13,7 @@ from itertools import islice
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, names_in, unsigned
-from tensorizer_ops._base.targets import Target, to_uri
+from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, newest, opened, read_each
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.signatures import Signatures
@@ -39,7 +39,7 @@ def verify_step(
     number, count = share
     if entry.ranks:
         # The files of the list that was checked: another one may be in its place by now.
-        ranks = _Ranks(Folder(folder.uri(entry.name), options))
+        ranks = _Ranks(Folder(folder.uri(entry.name), options), entry.name)
         for check in list(ranks.checks(verify, threads).values())[number::count]:
             check()
         return
@@ -51,7 +51,7 @@ def verify_step(
 def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
     """Open the file that makes a step a checkpoint; raise if it is that of another step."""
     if entry.ranks:
-        return _Ranks(Folder(folder.uri(entry.name), options)).list
+        return _Ranks(Folder(folder.uri(entry.name), options), entry.name).list
     file = opened(folder, entry.file, options)
     if file.metadata().get(STEP_KEY) != entry.name:
         raise errors.InvalidFormat(
@@ -61,14 +61,14 @@ def check_name(folder: Folder, entry: Entry, options: dict[str, str]) -> File:
 
 
 class _Ranks:
-    """The files of a checkpoint of many ranks."""
+    """The files of a checkpoint of many ranks, of the step of this name if it has one."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, step: str | None) -> None:
         self._folder = folder
         self._signatures = Signatures(folder)
         self.list = opened(folder, FILE, self._signatures.loads(FILE))
         shown = f"{FILE!r} in {folder.label}"
-        check_step(folder.path or folder.name, shown, self.list.metadata())
+        check_step(step, shown, self.list.metadata())
 
     def checks(self, verify: str, threads: int) -> dict[str, Callable[[], object]]:
         """Return what verifies each of the other files."""
@@ -121,9 +121,9 @@ def checks_of(
         checks |= {entry.place: partial(verify_step, folder, entry, *how) for entry in saved}
         if "trust" in options and not saved:  # anybody can write such lists
             checks["steps"] = partial(_raise_no_steps, folder)
-    elif folder.has(FILE) or _has_files_of_ranks(folder) or step_named(to_uri(uri)):
+    elif folder.has(FILE) or _has_files_of_ranks(folder) or step_named(folder.place):
         try:
-            files = _Ranks(Folder(uri, options)).checks(verify, threads)
+            files = _Ranks(Folder(uri, options), step_named(folder.place)).checks(verify, threads)
         except DAMAGE as error:
             return {FILE: partial(_raise_if_error, error)}
         checks = {FILE: partial(_raise_if_error, None), **files}

@@ -10,6 +10,7 @@ import errno
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
@@ -145,11 +146,20 @@ def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
 def opened(folder: Folder, name: str, options: dict[str, str], most: float = float("inf")) -> File:
     """Open a file of a chain. What is no file, such as a FIFO, or has more bytes, is damaged."""
     if folder.path is not None and os.path.lexists(path := os.path.join(folder.path, name)):
-        if not os.path.isfile(path):
+        found = _status(path)
+        if found is None or not stat.S_ISREG(found.st_mode):
             raise errors.InvalidFormat(f"{name!r} in {folder.label} is no file")
-        if os.path.getsize(path) > most:
+        if found.st_size > most:
             raise errors.InvalidFormat(f"{name!r} in {folder.label} has more than {most} bytes")
     return File(folder.below(name), options)
+
+
+def _status(path: str) -> os.stat_result | None:
+    """Return what a path leads to; ``None`` for a link to nothing, and if it is gone by now."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
 
 
 def read_one(folder: Folder, name: str, options: dict[str, str]) -> Listing:

@@ -62,7 +62,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
 
     Nothing is returned for other folders, and for files.
     """
-    if uri.partition("?")[0].endswith((".tensors", ".safetensors")) or uri.startswith("fd:"):
+    if _core.split_query(uri)[0].endswith((".tensors", ".safetensors")) or uri.startswith("fd:"):
         return []
     try:
         folder = Folder(uri, unsigned(options))

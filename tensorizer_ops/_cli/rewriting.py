@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import urllib.parse
 from argparse import Namespace
 
 from tensorizer_ops import _core
@@ -103,7 +102,8 @@ def _named_target(source: str, target: str) -> str:
     folder, path = local_path(target), local_path(source)
     if folder is None or not os.path.isdir(folder) or (path and os.path.isdir(path)):
         return target
-    name = os.path.basename(path or urllib.parse.urlsplit(source).path)
+    place = path or _core.split_query(source)[0].partition("://")[2].partition("/")[2]
+    name = os.path.basename(place)
     return os.path.join(folder, name) if name else target
 
 

@@ -86,7 +86,7 @@ def consolidate(
     given_size = bytes_of(options, "max_shard_size")
     options.pop("max_shard_size", None)
     path = local_path(target)
-    name = os.fsdecode(target) if path is not None else to_uri(target).partition("?")[0]
+    name = os.fsdecode(target) if path is not None else _core.split_query(to_uri(target))[0]
     in_folder = name.endswith("/") or (path is not None and os.path.isdir(path))
     if given_size and not in_folder:
         raise errors.InvalidArgument(

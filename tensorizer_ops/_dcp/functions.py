@@ -20,7 +20,7 @@ from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.devices import first_use, named_device
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder
-from tensorizer_ops._base.nested import is_stateful, naming_damage, own_states
+from tensorizer_ops._base.nested import check_wanted, is_stateful, naming_damage, own_states
 from tensorizer_ops._base.options import Hashes, Metadata as Texts, Options, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
 from tensorizer_ops._base.targets import Target, place_of
@@ -102,11 +102,13 @@ def load_folder(
     threads: int,
     options: Options | None,
     progress: Progress | None,
+    wanted: Mapping[str, str] | None = None,
     signed: list[str] | None = None,
 ) -> dict[Any, Any]:
     """Fill a state from what ranks have saved, or return all of it, as ``one_process.load``."""
     reader = TensorizerStorageReader(uri, verify=verify, threads=threads, options=options)
     metadata = reader.read_metadata()
+    check_wanted(reader._current.texts, wanted, label(uri))
     if signed is not None:
         signed.append(reader._signed_content())
     reader.set_up_storage_reader(metadata, True)

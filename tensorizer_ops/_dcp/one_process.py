@@ -28,7 +28,7 @@ from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify, text
 from tensorizer_ops._base.progress import Progress
 from tensorizer_ops._base.targets import Sink, Source, Target, local_path, place_of
 from tensorizer_ops._dcp import CHAIN, FILE, KEY
-from tensorizer_ops._dcp.steps import check_step
+from tensorizer_ops._dcp.steps import check_step, step_named
 from tensorizer_ops._front.background import Save, save_async as save_tensors_async
 from tensorizer_ops._front.load_save import save as save_tensors
 from tensorizer_ops._front.reader import Reader
@@ -99,7 +99,7 @@ def load(
     if state is not None and device is not None:
         raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
     if is_folder(uri, options):
-        how = (device, verify, threads, options, progress, signed)
+        how = (device, verify, threads, options, progress, wanted, signed)
         return _many_ranks().load_folder(uri, state, *how)
     path = None if not isinstance(place_of(uri), str) else local_path(uri)  # type: ignore[arg-type]
     if path is not None and os.path.exists(os.path.join(path, CHAIN)):
@@ -108,7 +108,7 @@ def load(
         text = _text_of(reader, label(uri))
         check_wanted(reader.metadata(), wanted, label(uri))
         if isinstance(place := place_of(uri), str):
-            check_step(place, label(uri), reader.metadata())
+            check_step(step_named(place), label(uri), reader.metadata())
         if signed is not None:
             signed += signed_contents([reader])
         if state is not None:

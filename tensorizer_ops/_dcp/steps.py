@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from tensorizer_ops import errors
+from tensorizer_ops import _core, errors
 from tensorizer_ops._base.targets import local_path
 
 NAME = re.compile(r"step-[0-9]{1,19}-[0-9a-f]{16}")
@@ -18,15 +18,14 @@ def step_named(uri: str) -> str | None:
     """Return the name of the step whose folder this is; ``None`` if it is not one of a chain."""
     path = local_path(uri)
     if path is None:
-        places = [uri.partition("?")[0].partition("#")[0].rstrip("/")]
+        places = [_core.signed_path(uri).rstrip("/")]
     else:
         places = [os.path.normpath(path), os.path.realpath(path)]
     names = [os.path.basename(place) for place in places]
     return next((name for name in names if NAME.fullmatch(name)), None)
 
 
-def check_step(uri: str, shown: str, metadata: Mapping[str, str]) -> None:
-    """Raise if a folder has the name of a step, and not what was saved as this step."""
-    name = step_named(uri)
+def check_step(name: str | None, shown: str, metadata: Mapping[str, str]) -> None:
+    """Raise if what was read is not what was saved as the step of this name, if it has one."""
     if name is not None and metadata.get(STEP_KEY) != name:
         raise errors.InvalidFormat(f"{shown} is not what was saved as {name!r}")

@@ -45,7 +45,7 @@ from tensorizer_ops._dcp.description import Place, Places, described, understood
 from tensorizer_ops._dcp.reading import Wanted, check_place, fill, opened
 from tensorizer_ops._dcp.signatures import Signatures
 from tensorizer_ops._dcp.staging import Copies
-from tensorizer_ops._dcp.steps import check_step
+from tensorizer_ops._dcp.steps import check_step, step_named
 from tensorizer_ops._front.load_save import save
 
 # Files that are looked for at the same time.
@@ -299,7 +299,7 @@ class TensorizerStorageReader(_Place, StorageReader):
         reader = torch.classes.tensorizer.Reader(folder.uri(FILE), self._loads(FILE))
         texts = self._current.texts = reader.metadata()
         self._current.signed_as = torch.classes.tensorizer._Internals(reader).signed_as()
-        check_step(folder.path or folder.name, f"{FILE!r} in {folder.label}", texts)
+        check_step(step_named(folder.place), f"{FILE!r} in {folder.label}", texts)
         text = texts.get(KEY)
         if text is None:
             raise errors.InvalidFormat(f"{FILE!r} in {folder.label} lists no files of a checkpoint")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,16 @@ import pytest
 import torch
 
 import tensorizer_ops
+from local_servers.azure_server import Azure, azure_server
+from local_servers.s3_server import S3, s3_server
 from support.command import run
 from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import checkpoint, errors
+from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._chain.listing import Entry, Listing
 from tensorizer_ops._chain.store import Store
-from tensorizer_ops._dcp.steps import STEP_KEY
+from tensorizer_ops._dcp.steps import STEP_KEY, step_named
 from tensorizer_ops.checkpoint import Chain
 
 KEY = "tensorizer_ops.chain"
@@ -37,6 +42,18 @@ def forge(root: Path, change: Any) -> None:
     change(listed["saved"])
     for name in LISTS:
         tensorizer_ops.save(root / name, {}, metadata={KEY: json.dumps(listed)})
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Azure]:
+    with azure_server() as server:
+        yield server
 
 
 @pytest.fixture
@@ -349,6 +366,114 @@ def test_a_step_of_ranks_in_the_place_of_another(
     assert why in done.stderr
     (root / two.name).rename(root / "best")
     assert checkpoint.load(root / "best", **trusted)["step"] == 1
+
+
+@pytest.mark.parametrize("place", ["exp#1/run", "what?/run", "a?b#c", "a%3Fb"])
+@pytest.mark.parametrize("kind", ["s3", "azure"])
+def test_a_step_of_ranks_in_the_place_of_another_in_a_store(
+    root: Path, signer: Signer, kind: str, place: str, request: pytest.FixtureRequest
+) -> None:
+    """Its keys are taken as they are."""
+    store: S3 | Azure = request.getfixturevalue(kind)
+    one, two = signed_of_ranks(root, signer, 1, 2)
+    uri, trusted = store.uri(f"{place}/{root.parent.name}"), store.options() | signer.options
+    folder = Folder(uri, store.options())
+
+    for file in root.rglob("*.*"):
+        if file.is_file():
+            folder.write(str(file.relative_to(root)), str(file))
+    chain = Chain(uri, options=trusted)
+    step = chain.steps()[-1]
+    assert step.uri == f"{uri}/{two.name}"
+    assert chain.load().step == checkpoint.load(step.uri, options=trusted)["step"] == 2
+    options = [word for pair in trusted.items() for word in ("-o", "=".join(pair))]
+    assert f"{uri}/{two.name}: OK" in run("verify", *options, uri).stdout
+    for file in (root / two.name).iterdir():
+        folder.remove(f"{two.name}/{file.name}")
+    for file in (root / one.name).iterdir():
+        folder.write(f"{two.name}/{file.name}", str(file))
+    for state in (None, state_of(0)):
+        assert chain.load(state).step == 1
+        with pytest.raises(errors.InvalidFormat, match=f"{re.escape(place)}/.* as 'step-2-"):
+            checkpoint.load(step.uri, state, options=trusted)
+    with pytest.raises(errors.InvalidFormat, match="is not what was saved as 'step-2-"):
+        checkpoint.consolidate(step.uri, root / "all.tensors", source_options=trusted)
+    for where in (uri, step.uri):
+        run("verify", *options, where, status=1)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "/a/",
+        "file:///a?b/",
+        "s3://b/exp#1/",
+        "gs://b/what?/",
+        "az://a/c/#?/",
+        "hf://o/m/a?b/",
+        "redis://h/a/",
+        "unix:///s?db=1&prefix=run/",
+        "unix:///s?prefix=run%2F",
+        "https://h/a?x#y/",
+        "https://h/a%2F",
+        "https://h/a%3F/%73",
+    ],
+)
+def test_names_of_steps_in_uris(start: str) -> None:
+    name = "step-2-0000000000000002"
+    whole = start + name.removeprefix("s" if start.endswith("%73") else "")
+    assert step_named(whole) == (None if start.startswith("https://h/a?") else name)
+    assert step_named(f"{start}other") is None
+    for end in ("/", "?x=1", "#y", "/?x"):
+        if start.startswith("https://h/a%"):
+            assert step_named(whole + end) == name
+
+
+def test_a_step_that_is_replaced_by_another_after_its_name_was_checked(
+    root: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name in the list of the chain is compared once more, whatever the URI says."""
+    one, two = signed_of_ranks(root, signer, 1, 2)
+    shutil.rmtree(root / two.name)
+    shutil.copytree(root / one.name, root / two.name)
+    monkeypatch.setattr("tensorizer_ops._dcp.storage.step_named", lambda uri: None)
+    monkeypatch.setattr(Store, "check_name", lambda *_: None)
+    found = Chain(root, options=signer.options).load()
+    assert (found.step, [each.step for each in found.passed_over]) == (1, [2])
+    why = found.passed_over[0].reason
+    assert "is not what was saved as 'step-2-" in why
+
+
+def test_a_step_that_is_removed_while_it_is_opened(
+    root: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is passed over, at whatever call of the operating system it is gone."""
+    _, two = signed_of_ranks(root, signer, 1, 2)
+    copy = root.parent / "copy"
+    shutil.copytree(root, copy)
+    calls: list[str] = []
+
+    def loaded(at: int) -> int:
+        """Load a step, and remove the second one before a call."""
+        shutil.rmtree(root)
+        shutil.copytree(copy, root)
+        calls.clear()
+        with monkeypatch.context() as patch:
+            for name in ("stat", "lstat"):
+                patch.setattr(os, name, partial(looking, at, getattr(os, name)))
+            return Chain(root, options=signer.options).load().step
+
+    def looking(at: int, real: Callable[..., Any], path: Any, *rest: Any, **how: Any) -> Any:
+        if str(path).endswith(two.file):
+            calls.append(path)
+            if len(calls) == at:
+                shutil.rmtree(root / two.name)
+        return real(path, *rest, **how)
+
+    assert loaded(0) == 2
+    assert len(calls) > 2
+    for at in range(1, len(calls) + 1):
+        assert loaded(at) == 1
 
 
 NO_FILES: dict[str, Callable[[Path], None]] = {

@@ -10,8 +10,9 @@ namespace {
 using namespace testing_support;
 
 TEST(FormatOf, IsWhatTheNameSays) {
-  for (const char* uri : {"m.safetensors", "/a.pt/M.SAFETENSORS", "s3://b/m.SafeTensors?x=.pt",
-                          "file:///m.safetensors#y"}) {
+  for (const char* uri : {"m.safetensors", "/a.pt/M.SAFETENSORS", "https://h/m.SafeTensors?x=.pt",
+                          "s3://b/a?b.pt/m#1.safetensors", "file:///a?b#c/m.safetensors",
+                          "gs://b/a#b/m.safetensors", "unix:///m.safetensors?prefix=a"}) {
     EXPECT_EQ(format_of(uri, std::nullopt), Format::Safetensors) << uri;
   }
   for (const char* uri : {"m.tensors", "m", "", "fd:3", "pt", "a.pt/m", "m.unknown", "m.tensor",
@@ -21,7 +22,7 @@ TEST(FormatOf, IsWhatTheNameSays) {
 }
 
 TEST(FormatOf, RefusesNamesOfOtherFormats) {
-  for (const char* uri : {"m.pt", "a/m.PTH", "pytorch_model.bin", "s3://b/m.ckpt?x#y", "m.gguf",
+  for (const char* uri : {"m.pt", "a/m.PTH", "pytorch_model.bin", "https://h/m.ckpt?x#y", "m.gguf",
                           "m.tensors.gz", "m.safetensor", "m.saftensors", "m.safetensors2",
                           "m.safetensors.index.json", "config.json"}) {
     EXPECT_EQ(kind_of([&] { format_of(uri, std::nullopt); }), ErrorKind::InvalidArgument) << uri;

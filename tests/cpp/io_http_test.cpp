@@ -231,6 +231,15 @@ TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_EQ(without_secrets("http:///"), "http:///");
   EXPECT_EQ(without_secrets("az:/me:pass@a/b?sig=x"), "az:/a/b?...");
   EXPECT_EQ(without_secrets("s3:b?sig=x"), "s3:b?...");
+  // Somebody has added parameters of a URL to the key of an object.
+  EXPECT_EQ(without_secrets("s3://b/k?X-Amz-Signature=x"), "s3://b/k?...");
+  EXPECT_EQ(without_secrets("az://a/c/k?b#1?sv=1&SIG=x"), "az://a/c/k?...");
+  EXPECT_TRUE(holds_secret("gs://b/k?X-Goog-Signature=x"));
+  for (const char* uri : {"s3://b/what?/a#1/k", "S3://b/#1?", "gs://b/a?b=1", "az://a/c/k?#",
+                          "hf://o/m/a?b#c", "FILE:///a?b#c"}) {
+    EXPECT_EQ(without_secrets(uri), uri);
+    EXPECT_FALSE(holds_secret(uri)) << uri;
+  }
   EXPECT_EQ(without_secrets("/a:b@c?d"), "/a:b@c?d");
   EXPECT_EQ(without_secrets("a?b@c"), "a?b@c");
   EXPECT_EQ(without_secrets("file:///a?b@c"), "file:///a?b@c");

@@ -37,6 +37,17 @@ TEST(UriTest, SplitsOnlyALeadingScheme) {
       std::string::npos);
 }
 
+TEST(UriTest, EndsPathsAtParametersOfUrlsOnly) {
+  for (const char* uri : {"https://h/a?b#c", "HTTP://h/a#c?b", "redis://h/a?b",
+                          "unix:///a?prefix=b", "other://h/a?b"}) {
+    EXPECT_EQ(std::string(uri).substr(path_end(uri)).find_first_of("?#"), 0) << uri;
+  }
+  for (const char* uri : {"", "a?b#c", "a b://c?d", "file:///a?b#c", "s3://b/a?b#c", "GS://b/a#c",
+                          "az://a/c/k?#", "hf://o/m@r/a?b", "fd:3"}) {
+    EXPECT_EQ(path_end(uri), std::string_view(uri).size()) << uri;
+  }
+}
+
 TEST(UriTest, TakesNoBrokenUrlForAPath) {
   for (const char* uri :
        {"http:/u:secret@h/x", "HTTPS:u:secret@h", " http://u:secret@h/x", "http:", "s3:/b/k",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import types
@@ -728,6 +729,30 @@ def test_a_store(signer: Signer, tensors: dict[str, torch.Tensor], s3: S3) -> No
     found = trust.verify(uri, policy=signer.options["trust"], options=options)
     assert (found.subject, found.files) == (root, ["m.tensors"])
     assert_same(tensorizer_ops.load(uri, options=options | signer.options), tensors)
+
+
+@pytest.mark.parametrize("place", ["what?/x", "exp#1/x", "a?b=1"])
+def test_keys_with_the_characters_of_parameters(
+    signer: Signer, tensors: dict[str, torch.Tensor], s3: S3, tmp_path: Path, place: str
+) -> None:
+    folder, options = f"s3://bucket/{place}/folder", s3.options()
+    trusted = options | signer.options
+    uri = f"{folder}/model.tensors"
+    tensorizer_ops.save(uri, tensors, options=options)
+    with pytest.raises(errors.Crypto, match=re.escape(repr(uri))):
+        tensorizer_ops.load(uri, options=trusted)
+    tensorizer_ops.sign(uri, key=signer.private, options=options)
+    found = trust.verify(uri, policy=signer.options["trust"], options=options)
+    assert found.files == ["model.tensors"]
+    for model in (uri, folder):
+        assert_same(tensorizer_ops.load(model, options=trusted), tensors)
+    loaded = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    reader = checkpoint.HuggingFaceStorageReader(uri, options=trusted)
+    dcp.load(loaded, storage_reader=reader, no_dist=True)
+    assert_same(loaded, tensors)
+    words = [word for pair in options.items() for word in ("-o", "=".join(pair))]
+    run("copy", *words, uri, tmp_path)
+    assert (tmp_path / "model.tensors").exists()
 
 
 def test_a_place_without_other_files(

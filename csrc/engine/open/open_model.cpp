@@ -20,6 +20,7 @@
 #include "io/places/open.h"
 #include "io/save_record.h"
 #include "io/signed/open.h"
+#include "io/uri.h"
 
 namespace tensorizer {
 
@@ -222,7 +223,7 @@ class Opener {
   // `error`. Returns null if there is none.
   std::unique_ptr<Source> open_in_folder(const Error& error) {
     if (!may_not_exist(error) || is_local(given_) || !has_siblings(given_)) return nullptr;
-    const std::size_t query = std::min(given_.find('?'), given_.size());
+    const std::size_t query = path_end(given_);
     std::string folder = given_.substr(0, query);
     while (folder.ends_with('/')) folder.pop_back();
     if (has_name_of_file(folder)) return nullptr;
@@ -317,7 +318,7 @@ class Opener {
 
 bool has_name_of_file(const std::string& uri) {
   const std::string path = lower_case(signed_path(uri));
-  const std::string given = lower_case(uri.substr(0, uri.find_first_of("?#")));
+  const std::string given = lower_case(uri.substr(0, path_end(uri)));
   if (path.ends_with('/') && !given.ends_with("%2f")) return false;
   const std::string_view whole = without_ignored_end(path);
   const std::string_view name = whole.substr(whole.rfind('/') + 1);  // npos + 1 is 0

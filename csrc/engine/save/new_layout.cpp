@@ -13,6 +13,7 @@
 #include "format/safetensors/shard_index.h"
 #include "format/tensors/layout.h"
 #include "format/tensors/records.h"
+#include "io/uri.h"
 
 namespace tensorizer {
 
@@ -28,8 +29,7 @@ std::string ending_of(std::string_view uri) {
 
 Format format_of(std::string_view uri, std::optional<Format> asked) {
   if (asked) return *asked;
-  // The path of a URL ends before its query.
-  if (uri.find("://") != std::string_view::npos) uri = uri.substr(0, uri.find_first_of("?#"));
+  uri = uri.substr(0, path_end(uri));
   if (uri.ends_with(kShardIndexSuffix)) {
     throw Error(ErrorKind::InvalidArgument,
                 "a name that ends with '.safetensors.index.json' is that of an index, which a save "

@@ -198,7 +198,7 @@ std::string signed_path(const std::string& uri) {
   if (folder == redis_files.folder) return redis_path(uri);
   // The Hub takes names as they are.
   if (folder != web_servers.folder) return without_login(uri);
-  std::string path = uri.substr(0, uri.find_first_of("?#"));
+  std::string path = uri.substr(0, path_end(uri));
   if (const std::optional<UrlParts> parts = url_parts(uri)) {
     path = parts->scheme + "://" + parts->host + ":" + parts->port + parts->path;
   }
