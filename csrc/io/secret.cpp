@@ -92,10 +92,10 @@ std::size_t end_of_path(std::string_view uri, std::size_t path) {
   const bool is_key =
       uri.substr(path).starts_with('/') && has_literal_names(uri.substr(0, scheme_length(uri)));
   if (!is_key) return end;
-  // Somebody may have added the signature of a URL to the key of an object.
+  // Somebody may have added the parameters of a URL to the key of an object.
   const std::size_t question = std::min(uri.find('?', path), uri.size());
   const std::string parameters = lower_case(uri.substr(question));
-  for (const char* name : {"signature=", "sig=", "token="}) {
+  for (const char* name : {"signature=", "sig=", "token=", "key=", "secret=", "password="}) {
     if (parameters.find(name) != parameters.npos) return question;
   }
   return uri.size();

@@ -20,7 +20,7 @@ bool names_secret(std::string_view value);
 std::string resolve_secret(const std::string& value);
 
 // Returns true if a URI holds a user, a password, or parameters, which may be a signature. The "?"
-// in the key of an object begins parameters only if a signature or a token is behind it.
+// in the key of an object begins parameters only if one behind it has a name as those of secrets.
 bool holds_secret(std::string_view uri);
 
 // Returns a URI for messages: without user, password and parameters.

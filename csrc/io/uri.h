@@ -20,9 +20,8 @@ struct Uri {
 // Returns the length of the scheme in a leading "scheme://", or 0.
 std::size_t scheme_length(std::string_view uri);
 
-// Returns whether the scheme, in any case, is one of files whose names are taken as they are: "?"
-// and
-// "#" are part of them. Every other may have parameters and a fragment behind the path.
+// Returns whether the scheme, in any case, is one of files whose names are taken as they are, with
+// "?" and "#". Every other may have parameters and a fragment behind the path.
 bool has_literal_names(std::string_view scheme);
 
 // Returns the offset at which the path or key in a path or URI ends: that of the parameters or the

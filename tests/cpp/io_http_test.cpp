@@ -234,6 +234,7 @@ TEST(Secret, IsTakenOutOfAUrl) {
   // Somebody has added parameters of a URL to the key of an object.
   EXPECT_EQ(without_secrets("s3://b/k?X-Amz-Signature=x"), "s3://b/k?...");
   EXPECT_EQ(without_secrets("az://a/c/k?b#1?sv=1&SIG=x"), "az://a/c/k?...");
+  EXPECT_EQ(without_secrets("s3://b/k?s3_secret_access_key=x"), "s3://b/k?...");
   EXPECT_TRUE(holds_secret("gs://b/k?X-Goog-Signature=x"));
   for (const char* uri : {"s3://b/what?/a#1/k", "S3://b/#1?", "gs://b/a?b=1", "az://a/c/k?#",
                           "hf://o/m/a?b#c", "FILE:///a?b#c"}) {
