@@ -140,11 +140,14 @@ bool hides_parameters(std::string_view uri, std::string_view parameters) {
   return false;
 }
 
-// Adds a part of a URL as it is written there, and decoded.
+// Adds a part of a URL as it is written there, and decoded; also as forms are, with "+" for a
+// space.
 void add_escaped(Secrets& secrets, std::string_view text) {
   secrets.emplace_back(text);
-  if (const auto decoded = percent_decoded(text); decoded && *decoded != text) {
-    secrets.push_back(*decoded);
+  std::string as_form(text);
+  std::ranges::replace(as_form, '+', ' ');
+  for (const auto& decoded : {percent_decoded(text), percent_decoded(as_form)}) {
+    if (decoded && *decoded != secrets.back()) secrets.push_back(*decoded);
   }
 }
 

@@ -208,12 +208,13 @@ TEST(Secret, IsStruckOutOfText) {
   add_header_secrets(secrets, "Proxy-Authorization: Basic bWU6c2VzYW1lIDQy");
   add_header_secrets(secrets, "X-Empty: ");
   add_header_secrets(secrets, "X-Version: 7");
-  add_url_secrets(secrets, "https://user:p%20q%20r@host/path?token=a%2Bbc&plain");
+  add_url_secrets(secrets, "https://user:p%20q%20r@host/path?token=a%2Bbc&plain&sig=d+e%3D");
   EXPECT_EQ(redacted("the token ABCDEF of Bearer abcdef, abcdefgh", secrets),
             "the token ... of ..., ...gh");
   EXPECT_EQ(redacted("12345 id=12345 dark==", secrets), "... ... ...");
   EXPECT_EQ(redacted("version 7 of 17", secrets), "version ... of 17");
   EXPECT_EQ(redacted("user, p%20q%20r, p q r, a%2Bbc, a+bc", secrets), "..., ..., ..., ..., ...");
+  EXPECT_EQ(redacted("d+e%3D, d+e=, d e=", secrets), "..., ..., ...") << "as forms are read, too";
   EXPECT_EQ(redacted("dXNlcjpwIHEgcg==", secrets), "...") << "as a header has it";
   EXPECT_EQ(redacted("Basic: bWU6c2VzYW1lIDQy, me:sesame 42", secrets), "Basic: ..., ...:...");
   EXPECT_EQ(redacted("host/path", secrets), "host/path");

@@ -232,9 +232,11 @@ std::unique_ptr<Source> open_bundle_file(const std::string& uri, const std::stri
       folder_of(uri) == folder_of(signed_uri) && origin_of(uri) == origin_of(signed_uri);
   if (!same && !is_local(signed_uri)) own.given = for_other_servers(options.given);
   std::unique_ptr<Source> file = open_unsigned(uri, own, cancel);
-  if (is_local(uri) && file->sequential()) {
-    throw Error(ErrorKind::Crypto,
-                file->label() + ": a bundle is a file, and this is a pipe, which may never end");
+  // Files of the kernel have no size, and some of these are read like pipes.
+  if (is_local(uri) && (file->sequential() || file->size() == 0)) {
+    throw Error(ErrorKind::Crypto, file->label() +
+                                       ": a bundle is a file, and this is empty, or is a pipe, "
+                                       "which may never end");
   }
   return file;
 }
