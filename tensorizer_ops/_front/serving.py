@@ -126,7 +126,7 @@ def _opened(
         if "trust" in settings.options and (is_elsewhere or drafts):
             _refuse_led_elsewhere(settings.model, model)
         options = served.loads if served else settings.options
-        files, options = files_of(place, options, served if place == model else None)
+        files, options = files_of(place, options, served if place in (model, uri) else None)
         if served is not None:
             _refuse_another(served, roots)
             refuse_changed(served, _loaded_from(served, files))
@@ -165,8 +165,11 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
     ):
         below = os.path.relpath(place, above)
         if below == ".":
-            # No signed folder has such a name.
-            return (None, uri) if _core.has_name_of_file(model) else (Folder(model, options), model)
+            # No signed folder has the name of a file, unless a slash says that it is a folder.
+            for each in (model, uri):
+                if not _core.has_name_of_file(each):
+                    return Folder(each, options), each
+            return None, uri
         if below.split("/")[0] != "..":
             return Folder(model, options), os.path.normpath(os.path.join(folder, below))
     return None, uri

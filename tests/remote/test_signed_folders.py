@@ -541,6 +541,22 @@ def test_a_config_leads_to_another_model(
     assert load(model=other) and load(model=f"x/../{other}")
 
 
+@pytest.mark.parametrize("model", ["model.bin", "model.bin/"])
+@pytest.mark.parametrize("uri", ["model.bin", "model.bin/"])
+def test_a_server_of_a_folder_with_the_name_of_a_file(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, model: str, uri: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tensorizer_ops.save("model.bin/m.tensors", {"w": torch.ones(3)})
+    Path("model.bin/config.json").write_text("{}")
+    tensorizer_ops.sign("model.bin/", key=signer.private)
+    Path("model.bin/config.json").write_text("[]")
+    settings = serving.Settings({"uri": uri, "options": signer.options})
+    is_folder = "/" in model + uri
+    with pytest.raises(errors.HashMismatch if is_folder else errors.Crypto):
+        serving.weights(settings, model)
+
+
 def test_the_model_that_a_server_was_given_is_compared_only_with_trust() -> None:
     with pytest.raises(errors.InvalidArgument, match=r"model in .* is only for the option 'trust'"):
         serving.Settings({"model": "model"})
