@@ -122,11 +122,13 @@ def _opened(
     def opened() -> tuple[list[str], dict[str, Any], list[Reader]]:
         _must_be_there(uri)
         served, place = _served_folder(model, uri, settings.options)
-        is_elsewhere = served is None and _whole(uri) != _whole(model)
-        if "trust" in settings.options and (is_elsewhere or drafts):
-            _refuse_led_elsewhere(settings.model, model)
+        if "trust" in settings.options:
+            _refuse_other_spelling(model)
+            if drafts or (served is None and uri != model):
+                _refuse_led_elsewhere(settings.model, model)
         options = served.loads if served else settings.options
-        files, options = files_of(place, options, served if place in (model, uri) else None)
+        is_served = served is not None and local_path(place) == served.path
+        files, options = files_of(place, options, served if is_served else None)
         if served is not None:
             _refuse_another(served, roots)
             refuse_changed(served, _loaded_from(served, files))
@@ -186,17 +188,24 @@ def _refuse_led_elsewhere(given: str | None, read: str) -> None:
             f"server was given, if its weights are elsewhere or it drafts tokens: its config can "
             f"name another one, and the server now reads that of {label(read)}"
         )
-    if _whole(given) != _whole(read):
+    if given.rstrip("/") != read.rstrip("/"):
         raise errors.Crypto(
             f"the server was given {label(given)}, as model in {_ARGUMENT} says, and reads the "
             f"config and the tokenizer of {label(read)}: a config has led it there, or the server "
-            "was given another one"
+            "was given another one, or found that in a cache: give the same text to both"
         )
 
 
-def _whole(model: str) -> str:
-    path = local_path(model)
-    return model if path is None else os.path.abspath(path)
+def _refuse_other_spelling(model: str) -> None:
+    """Raise for a path that a server reads in another way, as it knows no ``file://`` and no ``~``.
+
+    It would read another folder than the one that is compared.
+    """
+    if local_path(model) not in (model, None):
+        raise errors.InvalidArgument(
+            f"a server takes {label(model)} as it is written: give the path itself, without "
+            "'file://' and '~'"
+        )
 
 
 def _refuse_another(folder: Folder, roots: dict[str, str]) -> None:

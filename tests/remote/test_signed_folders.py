@@ -538,7 +538,21 @@ def test_a_config_leads_to_another_model(
         load()
     with pytest.raises(errors.Crypto, match=r"given 'model', .* and reads .* of '\S*other'"):
         load(model="model")
-    assert load(model=other) and load(model=f"x/../{other}")
+    with pytest.raises(errors.Crypto, match="give the same text to both"):
+        load(model=f"x/../{other}")  # in which x may be a link
+    assert load(model=other) and load(model=f"{other}/")
+
+
+@pytest.mark.parametrize("start", ["~/", "file://"])
+def test_a_server_reads_what_it_serves_as_it_is_written(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tensorizer_ops.save(tmp_path / "model" / "m.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / "model", key=signer.private)
+    model = f"{start}{'' if start == '~/' else tmp_path}/model"
+    with pytest.raises(errors.InvalidArgument, match="takes '.*model' as it is written"):
+        serving.weights(serving.Settings({"options": signer.options}), model)
 
 
 @pytest.mark.parametrize("model", ["model.bin", "model.bin/"])
