@@ -400,8 +400,8 @@ def _place_of(model: Target, options: Options) -> _Place:
         name = os.path.basename(os.path.abspath(path))
         return _Place(folder, None, folder.below(BUNDLE), name, to_uri(model))
     if path is not None:
-        parent, _, name = os.path.abspath(path).rpartition("/")
-        folder = Folder(parent or "/", options)
+        parent, name = os.path.split(path.rstrip("/"))
+        folder = Folder(parent or ".", options)
     else:
         place, query = _core.split_query(to_uri(model))
         parent, _, name = place.rstrip("/").rpartition("/")

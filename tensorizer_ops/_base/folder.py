@@ -216,7 +216,25 @@ class Folder:
         above, _, name = _core.signed_path(bundle).rpartition("/")
         if name == BUNDLE and here.startswith(f"{above}/"):
             return here.removeprefix(f"{above}/"), {}
+        if name == BUNDLE and self._may_be_above(bundle):
+            raise errors.Crypto(
+                f"{self.label}: its bundle, {_core.without_secrets(bundle)!r}, may be that of a "
+                "folder above: spell both places alike, or say with signed_folder from which "
+                "folder the names in it count"
+            )
         return "", {"signed_folder": self.place}
+
+    def _may_be_above(self, bundle: str) -> bool:
+        """Return whether a bundle may be in a folder above, by another spelling of that."""
+        path = local_path(bundle)
+        if path is None or self.path is None:
+            return path is None and self.path is None
+        signed, place = os.path.realpath(os.path.dirname(path)), os.path.realpath(self.path)
+        while place != "/":
+            place = os.path.dirname(place)
+            if os.path.isdir(signed) and os.path.samefile(place, signed):
+                return True
+        return False
 
     def listed(self, prefix: str, names: Iterable[str]) -> list[str]:
         """Return the names of files here, of all names in a bundle."""

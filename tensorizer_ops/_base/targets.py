@@ -79,7 +79,7 @@ def to_uri(target: Target) -> str:
         return os.fsdecode(target)
     # os.fsdecode() turns bytes that are not UTF-8 into surrogates, which the ops do not accept.
     try:
-        path = os.fsencode(os.path.abspath(os.path.expanduser(target)))
+        path = os.fsencode(os.path.join(os.getcwd(), os.path.expanduser(os.fsdecode(target))))
     except UnicodeEncodeError:
         raise not_unicode("the path") from None
     return "file://" + urllib.parse.quote_from_bytes(path)

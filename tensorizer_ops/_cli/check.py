@@ -13,6 +13,7 @@ from tensorizer_ops import _core, errors, trust
 from tensorizer_ops._base.folder import BUNDLE, Folder, names_in, unsigned
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
+from tensorizer_ops._base.targets import to_uri
 from tensorizer_ops._chain.files import checks_of
 from tensorizer_ops._chain.listing import DAMAGE, NAME
 from tensorizer_ops._cli.main import report, status_of
@@ -48,6 +49,7 @@ def verify(given: Namespace) -> int:
 
 
 def _checks(uri: str, given: Namespace, options: dict[str, str]) -> list[_Check]:
+    uri = to_uri(uri)  # of a path that is not UTF-8
     if given.trust is not None:
         return [_signature(uri, policy_of(given.trust), given.signature, options)]
     if given.signature is not None:

@@ -417,6 +417,10 @@ def test_a_step_of_ranks_in_the_place_of_another_in_a_store(
         "https://h/a%2FNAME?x=1",
         "https://h/a%3F/NAME/#y",
         "https://h/%73tep-2-0000000000000002",
+        "https://h/NAME/%2e",
+        "https://h/NAME/x/%2e%2E/;v=1",
+        "https://h/NAME;v=1/",
+        "https://h/NAME%20.%5C./",
     ],
 )
 def test_names_of_steps_in_uris(uri: str) -> None:

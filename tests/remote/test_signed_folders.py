@@ -518,6 +518,61 @@ def test_a_served_folder_is_compared_before_it_is_loaded(tmp_path: Path, signer:
         serving.weights(serving.Settings({"options": signer.options}), str(tmp_path / "model"))
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    ["../model.sig", "ROOT/sub/../model.sig", "file://ROOT/sub/%2e%2e/model.sig", "link/model.sig"],
+)
+def test_a_bundle_of_a_folder_above_that_is_spelled_otherwise(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    """The files of that folder are none of the one below, where they may have been put."""
+    signed, inner = tmp_path / "signed", tmp_path / "signed" / "sub"
+    for folder in (signed, inner):
+        tensorizer_ops.save(folder / "model.safetensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(signed, key=signer.private)
+    shutil.copy(signed / "model.safetensors", inner)
+    (inner / "link").symlink_to(signed)
+    monkeypatch.chdir(inner)
+    bundle = spelling.replace("ROOT", str(signed))
+    options = signer.options | {"signature": bundle}
+    with pytest.raises(errors.Crypto, match="may be that of a folder above: spell both"):
+        checkpoint.HuggingFaceStorageReader(inner, options=options).read_metadata()
+    with pytest.raises(errors.Crypto, match="may be that of a folder above: spell both"):
+        trust.verify(inner, policy=signer.options["trust"], signature=bundle)
+    with pytest.raises(errors.Crypto, match="may be that of a folder above: spell both"):
+        tensorizer_ops.sign(inner, key=signer.private, signature=bundle)
+
+
+@pytest.mark.parametrize("kind", [str, Path, os.fsencode])
+@pytest.mark.parametrize("link", ["link", "link\udcff"])
+@pytest.mark.parametrize("name", ["model", "model/m.tensors"])
+def test_a_path_with_dots_behind_a_link(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, kind: Any, link: str, name: str
+) -> None:
+    """What is verified is what the system opens by the path."""
+    (tmp_path / "other" / "inner").mkdir(parents=True)
+    for folder in (tmp_path / "model", tmp_path / "other" / "model"):
+        tensorizer_ops.save(folder / "m.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / name, key=signer.private)
+    (tmp_path / link).symlink_to("other/inner")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.Crypto, match="not signed"):
+        trust.verify(kind(f"{link}/../{name}"), policy=signer.options["trust"])
+
+
+def test_a_bundle_of_a_server_that_may_be_that_of_a_folder_above(signer: Signer, web: Web) -> None:
+    signed = web.root / "signed"
+    tensorizer_ops.save(signed / "sub" / "model.safetensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(signed, key=signer.private)
+    other = web.url("signed/model.sig").replace("127.0.0.1", "localhost")
+    for bundle in (other, web.url("signed//model.sig"), web.url("signed/sub/%2e%2e/model.sig")):
+        options = signer.options | {"signature": bundle}
+        with pytest.raises(errors.Crypto, match="may be that of a folder above: spell both"):
+            checkpoint.HuggingFaceStorageReader(
+                web.url("signed/sub"), options=options
+            ).read_metadata()
+
+
 @pytest.mark.parametrize("uri", ["model", "model/w/m.tensors", "elsewhere/m.tensors", None])
 @pytest.mark.parametrize("other", ["other", "anybody/other"])
 def test_a_config_leads_to_another_model(
@@ -551,7 +606,7 @@ def test_a_server_reads_what_it_serves_as_it_is_written(
     tensorizer_ops.save(tmp_path / "model" / "m.tensors", {"w": torch.ones(3)})
     tensorizer_ops.sign(tmp_path / "model", key=signer.private)
     model = f"{start}{'' if start == '~/' else tmp_path}/model"
-    with pytest.raises(errors.InvalidArgument, match="takes '.*model' as it is written"):
+    with pytest.raises(errors.InvalidArgument, match=r"takes '.*model' as it is written"):
         serving.weights(serving.Settings({"options": signer.options}), model)
 
 

@@ -38,7 +38,7 @@ constexpr std::string_view kEndings[] = {kTensorsSuffix, kSingleSuffix, ".st", "
                                          ".model",       ".jinja",      ".py"};
 
 // What servers may ignore at the end of a name.
-constexpr std::string_view kIgnoredEnds{" ./\\\t\r\n\0", 8};
+constexpr std::string_view kIgnoredEnds{" ./\\\t\r\n\v\f\0", 10};
 
 // What begins what they may ignore there: parameters, or a query that was encoded.
 constexpr std::string_view kMarks = ";?#%";
