@@ -46,6 +46,10 @@ struct PlaceKind {
                                                   Cancel& cancel) = nullptr;
   std::string (*sibling)(const std::string& uri, const std::string& name,
                          const OptionList& given) = nullptr;
+  // Returns what of a URI chooses the server and the file, which may be a secret, but is the same
+  // for every login. Null: the whole URI. It is parsed as the connection is: two servers must
+  // differ.
+  std::string (*identity)(const std::string& uri) = nullptr;
   std::optional<std::string> (*file_name)(const std::string& uri) = nullptr;
   void (*remove)(const std::string& uri, const SinkOptions& options, Cancel& cancel) = nullptr;
   bool (*swap)(const std::string& uri, std::optional<ConstBytes> known, ConstBytes next,

@@ -50,7 +50,7 @@ std::string from_names(const std::string& name) {
 struct Parts {
   std::size_t begin = 0;
   std::size_t host = 0;
-  std::size_t end = 0;
+  std::size_t end = 0;  // before `host` if the host itself may be secret
   // "http://a:1/b@c" may be the path "/b@c" at port 1 of host "a", or user "a" with an unescaped
   // password.
   bool is_ambiguous = false;
@@ -118,9 +118,12 @@ Parts split(std::string_view uri) {
     // The password may hold one of those three characters unescaped.
     at = uri.rfind('@');
     if (at != uri.npos && at > path) {
-      path = std::min(uri.find_first_of("/?#", at), uri.size());
       const std::size_t colon = authority.rfind(':');
       is_ambiguous = colon > 0 && is_port(authority.substr(colon + 1));
+      // What is in front of this character may be a password, and what is behind it parameters.
+      const std::size_t mark = uri.find_first_of("?#", path);
+      if (mark < at) return {begin, at + 1, mark, is_ambiguous};
+      path = std::min(uri.find_first_of("/?#", at), uri.size());
     }
   }
   const std::size_t host = at == uri.npos || at < begin ? begin : at + 1;
@@ -191,16 +194,12 @@ bool holds_secret(std::string_view uri) {
 std::string without_secrets(std::string_view uri) {
   const Parts parts = split(uri);
   std::string text(uri.substr(0, parts.begin));
+  if (parts.end < parts.host) return text + "...";
   if (parts.is_ambiguous) text += "...@";
   text += uri.substr(parts.host, parts.end - parts.host);
   const std::string_view parameters = uri.substr(parts.end);
   if (hides_parameters(uri, parameters)) return text + "?...";
   return parameters.starts_with('?') ? text + std::string(parameters) : text;
-}
-
-std::string without_login(std::string_view uri) {
-  const Parts parts = split(uri);
-  return std::string(uri.substr(0, parts.begin)) + std::string(uri.substr(parts.host));
 }
 
 void add_header_secrets(Secrets& secrets, std::string_view line) {

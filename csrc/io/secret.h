@@ -23,11 +23,9 @@ std::string resolve_secret(const std::string& value);
 // in the key of an object begins parameters only if one behind it has a name as those of secrets.
 bool holds_secret(std::string_view uri);
 
-// Returns a URI for messages: without user, password and parameters.
+// Returns a URI for messages only: without user, password and parameters. If it cannot be told what
+// these are, it hides more, so that URIs of different servers may give the same text.
 std::string without_secrets(std::string_view uri);
-
-// Returns a URI without user and password. Its parameters may still be a secret.
-std::string without_login(std::string_view uri);
 
 // The secrets that a request sends to a server, which messages must not quote from its response.
 using Secrets = std::vector<std::string>;

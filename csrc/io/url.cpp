@@ -115,6 +115,15 @@ std::optional<UrlParts> url_parts(const std::string& url) {
 
 std::string origin_of(const std::string& url) { return Url(url).origin(); }
 
+std::optional<std::string> url_without_login(const std::string& url) {
+  Url parsed(url);
+  if (parsed.origin().empty()) return std::nullopt;
+  for (const CURLUPart part : {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_FRAGMENT}) {
+    parsed.remove(part);
+  }
+  return parsed.get(CURLUPART_URL);
+}
+
 std::optional<std::string> redirected(const std::string& base, const std::string& location) {
   Url to(base, location);
   if (to.origin().empty()) return std::nullopt;

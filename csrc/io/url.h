@@ -21,6 +21,10 @@ std::optional<UrlParts> url_parts(const std::string& url);
 // https:// URL.
 std::string origin_of(const std::string& url);
 
+// Returns a URL without user, password and fragment; null for anything but an http:// or https://
+// URL. Its parameters may still be a secret.
+std::optional<std::string> url_without_login(const std::string& url);
+
 // Returns the URL that the Location in a response from `base` leads to; null if that is no http://
 // or https:// URL. A user and a password in `base` are kept if the origin is the same.
 std::optional<std::string> redirected(const std::string& base, const std::string& location);

@@ -6,6 +6,9 @@
 #include "base/error.h"
 #include "io/http/answer.h"
 #include "io/http/endpoint.h"
+#include "io/http/open.h"
+#include "io/places/open.h"
+#include "io/redis/open.h"
 #include "io/secret.h"
 #include "io/url.h"
 #include "io_support.h"
@@ -254,20 +257,40 @@ TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_TRUE(holds_secret("Unix:///a?db=1&x"));
   EXPECT_TRUE(holds_secret("unix:///a?"));
   // A password that should have been escaped.
-  for (const char* password : {"a/b", "a?b", "a#b", "a/b@c", "/"}) {
+  for (const char* password : {"a/b", "a/b@c", "/"}) {
     const std::string login = std::string(":") + password + "@host:1/p";
     EXPECT_EQ(without_secrets("redis://" + login), "redis://host:1/p") << password;
     EXPECT_EQ(without_secrets("http://user" + login), "http://host:1/p") << password;
     EXPECT_TRUE(holds_secret("http://user" + login)) << password;
   }
+  for (const char* password : {"a?b", "a#b", "?", "a/b@c?d", "12?34", "12/3#4@5", "1/2@3?4"}) {
+    const std::string login = std::string(":") + password + "@host:1/p";
+    EXPECT_EQ(without_secrets("redis://" + login), "redis://...") << password;
+    EXPECT_EQ(without_secrets("http://user" + login), "http://...") << password;
+    EXPECT_TRUE(holds_secret("http://user" + login)) << password;
+  }
   // Ambiguous: either a port and a path, or a password.
   EXPECT_EQ(without_secrets("http://u:1/PW@host/"), "http://...@host/");
-  EXPECT_EQ(without_secrets("http://u:1?PW@host/x?y"), "http://...@host/x?...");
+  EXPECT_EQ(without_secrets("http://u:1?PW@host/x?y"), "http://...");
   EXPECT_TRUE(holds_secret("http://u:1/PW@host/"));
   Secrets secrets;
   add_url_secrets(secrets, "http://u:1/PW@host/");
   EXPECT_EQ(redacted("cannot resolve u; no PW, no 1/PW", secrets),
             "cannot resolve u; no PW, no ...");
+  // As likely the parameters of an ordinary URL as a password.
+  for (const char* host : {"vm:8080", "vm:", "vm:80a", "vm.example.com:8080"}) {
+    for (const char* rest :
+         {"/m?user=me@x.com&token=PW", "?token=a@PW", "/m#a@PW", "/a@b?c=d@PW"}) {
+      const std::string url = std::string("http://") + host + rest;
+      EXPECT_EQ(without_secrets(url), "http://...") << url;
+      EXPECT_TRUE(holds_secret(url)) << url;
+    }
+  }
+  Secrets parameters;
+  add_url_secrets(parameters, "http://vm:8080/m?user=me@x.com&token=PWPW");
+  EXPECT_EQ(redacted("vm has no PWPW for me@x.com", parameters), "vm has no ... for ...");
+  EXPECT_EQ(without_secrets("http://localhost:80/m?user=me@x.com&token=PW"),
+            "http://localhost:80/m?...");
   for (const char* uri : {"http://host:80/a", "http://localhost:80/a@b", "http://127.0.0.1:80/a@b",
                           "http://[::1]:80/a@b"}) {
     EXPECT_EQ(without_secrets(uri), uri);
@@ -280,6 +303,37 @@ TEST(Secret, IsTakenOutOfAUrl) {
   }
   for (const char* uri : {"https://h/x@y", "https://h/x#y", "file:///x?y", "x?y@z", "fd:3"}) {
     EXPECT_FALSE(holds_secret(uri)) << uri;
+  }
+}
+
+TEST(Place, IsThatOfTheConnection) {
+  // In messages these look as if they had a login.
+  EXPECT_NE(signed_path("http://A:1/x@y/m"), signed_path("http://B:2/z@y/m"));
+  EXPECT_EQ(signed_path("HTTP://A:1/x@y/%6d?z#z"), "http://a:1/x@y/m");
+  EXPECT_EQ(signed_path("http://u:p%40%2F@A:1/m"), "http://a:1/m");
+  EXPECT_EQ(signed_path("redis://host:6379/prod@1/m"), "redis://host/prod@1/m");
+  EXPECT_EQ(signed_path("rediss://u:p@1@HOST:1//m"), "rediss://host:1/m");
+  EXPECT_EQ(signed_path("redis://host"), "redis://host/");
+  EXPECT_NE(signed_path("redis://host:63790/m"), signed_path("redis://host/m"));
+  EXPECT_NE(signed_path("s3://a:1@b/k"), signed_path("s3://a:2@b/k")) << "a bucket, not a login";
+  const auto identity = [](const PlaceKind& kind, const std::string& uri) {
+    return kind.identity(uri);
+  };
+  EXPECT_NE(identity(web_servers, "http://A:1/x@y/m"), identity(web_servers, "http://B:2/x@y/m"));
+  EXPECT_NE(identity(web_servers, "http://a/m?x"), identity(web_servers, "http://a/m?y"));
+  EXPECT_EQ(identity(web_servers, "http://u:p@a/m#x"), identity(web_servers, "http://a/m"));
+  EXPECT_NE(identity(redis_files, "redis://a:1/x@y/m"), identity(redis_files, "redis://b:2/x@y/m"));
+  EXPECT_EQ(identity(redis_files, "redis://:p@a/m"), identity(redis_files, "redis://a:6379/m"));
+  EXPECT_NE(identity(redis_files, "unix:///s?prefix=m&db=1"),
+            identity(redis_files, "unix:///s?prefix=m&db=2"));
+}
+
+TEST(Place, IsNotThatOfAUrlThatNobodyCanConnectTo) {
+  for (const char* url : {"http://me:S3C%40R%2FT%40PW@host:99999/m", "http://me:S%40PW@a b/m",
+                          "http://me:a#PW@host/m", "http://me:a/PW@host/m"}) {
+    const std::string message = testing_support::message_of([&] { signed_path(url); });
+    EXPECT_NE(message.find("is not a valid URL"), std::string::npos) << url << message;
+    EXPECT_EQ(message.find("PW"), std::string::npos) << message;
   }
 }
 

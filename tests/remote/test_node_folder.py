@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3
-from local_servers.web import Web
+from local_servers.web import Web, nginx
 from support.ranks import Ranks, run_ranks
 from support.samples import assert_same
 from tensorizer_ops._front import serving
@@ -212,6 +213,24 @@ def test_files_whose_urls_differ_only_in_their_parameters(tmp_path: Path, web: W
         assert_same(other, {"w": torch.ones(1000)})
         names = [node.name for node in (tmp_path / "node").iterdir()]
         assert all(re.fullmatch(r"tensorizer_ops-load-[0-9a-f]{32}", name) for name in names)
+
+
+def test_servers_whose_urls_look_alike(tmp_path: Path) -> None:
+    """Their ports and folders could be logins, if an "@" ended these in the path."""
+    options = {"node_folder": str(tmp_path / "node")}
+    with nginx(tmp_path / "other") as other, nginx(tmp_path / "own") as own:
+        for web, folder, value in ((other, "x@y", 666), (own, "models@y", 1)):
+            file = web.root / folder / "m.tensors"
+            file.parent.mkdir()
+            tensorizer_ops.save(file, {"w": torch.full((1000,), value)})
+            os.utime(file, (1_600_000_000, 1_600_000_000))
+        host = socket.gethostname()
+        theirs = f"http://{host}:{other.port}/x@y/m.tensors"
+        with tensorizer_ops.Reader(theirs, options=options) as reader:
+            assert_same(dict(reader), {"w": torch.full((1000,), 666)})
+            ours = f"http://{host}:{own.port}/models@y/m.tensors"
+            found = tensorizer_ops.load(ours, options=options)
+            assert_same(found, {"w": torch.full((1000,), 1)})
 
 
 def test_encrypted_files_stay_encrypted(

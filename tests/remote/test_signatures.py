@@ -827,7 +827,26 @@ def test_a_folder_elsewhere_whose_uri_has_a_password(model: Path, signer: Signer
     with pytest.raises(errors.Crypto, match="not in the folder that was signed") as caught:
         tensorizer_ops.load(model / "m.tensors", options=signer.options | place)
     assert "hunter2" not in str(caught.value)
-    assert _core.signed_path("redis://key:hunter2@host/a") == "redis://host/a"  # for messages
+    assert _core.signed_path("redis://key:hunter2@host/a") == "redis://host/a"
+
+
+@pytest.mark.parametrize("host", ["host:99999", "a b"])
+def test_a_password_that_is_escaped_stays_hidden(model: Path, signer: Signer, host: str) -> None:
+    tensorizer_ops.sign(model, key=signer.private)
+    url = f"https://me:S3C%40R%2F3T%40PW@{host}/release"
+    uses: list[Callable[[], object]] = [
+        lambda: tensorizer_ops.load(
+            model / "m.tensors",
+            options={**signer.options, "signature": str(model / "model.sig"), "signed_folder": url},
+        ),
+        lambda: tensorizer_ops.load(f"{url}/model.json", options=signer.options),
+        lambda: tensorizer_ops.checkpoint.load(f"{url}/model.json", options=signer.options),
+        lambda: trust.verify(f"{url}/model.json", policy=signer.options["trust"]),
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match="host|a b") as caught:
+            use()
+        assert not re.search("S3C|3T|PW", str(caught.value))
 
 
 def test_a_changed_file_on_a_server_without_ranges(

@@ -335,7 +335,7 @@ void refuse_name_of_file(const std::string& folder, std::span<const std::string>
   const bool is_listed = !own.empty() && std::ranges::any_of(listed, is_own);
   if (!is_listed && !has_name_of_file(folder)) return;
   throw Error(ErrorKind::Crypto,
-              quote(without_secrets(path), 4096) +
+              quote(without_secrets(folder), 4096) +
                   ": it is a folder with the name of a file, which nobody can have signed under "
                   "this name: with the option 'trust', give the path of a file in it");
 }

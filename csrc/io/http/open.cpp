@@ -14,6 +14,8 @@ std::string http_sibling(const std::string& uri, const std::string& name, const 
   return sibling_url(uri, name, quote(without_secrets(uri), 4096));
 }
 
+std::string http_identity(const std::string& uri) { return url_without_login(uri).value_or(uri); }
+
 template <typename Options>
 HttpAccess access_to(const std::string& uri, const Options& options) {
   const HttpOptions http = options_from(options.given, &http_options);
@@ -56,6 +58,7 @@ const PlaceKind web_servers{
     .open_source = &open_http_source,
     .open_sink = &open_http_sink,
     .sibling = &http_sibling,
+    .identity = &http_identity,
     .remove = &remove_http_file,
     .swap = &swap_web_file,
 };

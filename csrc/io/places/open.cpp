@@ -149,10 +149,10 @@ void refuse_trailing_slash(const PlaceKind& kind, const std::string& uri) {
                   " ends in a slash, and names no file: add the name of the file");
 }
 
-// Returns what chooses the file that is opened: its URI and the options of its kind of place.
+// Returns what chooses the file that is opened: its place and the options of its kind of place.
 std::string all_but_secrets(const std::string& uri, const PlaceKind& kind,
                             const OptionList& given) {
-  std::string all = without_login(uri);
+  std::string all = kind.identity == nullptr ? uri : kind.identity(uri);
   const std::vector<Option> options = kind.options();
   for (const auto& [name, value] : given) {
     const Option* const option = find_option(options, name);
@@ -196,13 +196,15 @@ std::string signed_path(const std::string& uri) {
   const std::string_view folder = folder_of(uri);
   if (folder == local_files.folder) return absolute_path(expand_home(local_path(split_uri(uri))));
   if (folder == redis_files.folder) return redis_path(uri);
-  // The Hub takes names as they are.
-  if (folder != web_servers.folder) return without_login(uri);
-  std::string path = uri.substr(0, path_end(uri));
-  if (const std::optional<UrlParts> parts = url_parts(uri)) {
-    path = parts->scheme + "://" + parts->host + ":" + parts->port + parts->path;
+  // The others take names as they are.
+  if (folder != web_servers.folder) return uri;
+  const std::optional<UrlParts> parts = url_parts(uri);
+  if (!parts) {
+    throw Error(ErrorKind::InvalidArgument,
+                quote(without_secrets(uri), 4096) + " is not a valid URL");
   }
-  return percent_decoded(path).value_or(path);
+  const std::string server = parts->scheme + "://" + parts->host + ":" + parts->port;
+  return server + percent_decoded(parts->path).value_or(parts->path);
 }
 
 std::unique_ptr<Source> open_source(const std::string& uri, const SourceOptions& options,

@@ -30,8 +30,9 @@ std::unique_ptr<Source> open_bundle_file(const std::string& uri, const std::stri
                                          const SourceOptions& options, Cancel& cancel);
 
 // Returns in which form the names that are signed count from a folder: an absolute path, or a URI
-// without parameters and escapes. It is the same for all ways to write one, except for ".." in
-// paths, which may follow symbolic links.
+// without parameters and escapes, with the server that is connected to. It is the same for all ways
+// to write one, except for ".." in paths, which may follow symbolic links. It is not for messages,
+// which show without_secrets() of what was given. Throws InvalidArgument for a malformed URI.
 std::string signed_path(const std::string& uri);
 
 // Returns the URI of the file `name` beside the one that `uri` names, which open_source() takes

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "io/secret.h"
 #include "io/uri.h"
 #include "io/url.h"
@@ -15,6 +16,7 @@ namespace tensorizer {
 namespace {
 
 constexpr std::uint64_t kMostDatabase = 1 << 30;
+constexpr std::string_view kDefaultPort = ":6379";
 
 // Only the host and the port are parsed by libcurl, which connects to them. For the rest its rules
 // are others: it ends a login at the first '@' and not at the last one, takes the first folder of a
@@ -24,24 +26,23 @@ class Parser {
   explicit Parser(const std::string& uri) { address_.label = quote(without_secrets(uri), 4096); }
 
   RedisAddress parse(const Uri& uri) {
+    RedisAddress address = parse_folder(uri);
+    if (address.prefix.empty()) refuse("names no prefix of keys: " + form());
+    return address;
+  }
+
+  // Takes a URI without prefix, too, which all files on the server are below.
+  RedisAddress parse_folder(const Uri& uri) {
     scheme_ = uri.scheme;
     if (scheme_ == "unix") {
       take_unix(uri.rest);
-      if (address_.prefix.empty()) refuse("names no prefix of keys: " + form());
     } else if (scheme_ == "redis" || scheme_ == "rediss") {
       address_.tls = scheme_ == "rediss";
       take_network(uri.rest);
     } else {
       refuse("has a scheme that is not one of Redis");
     }
-    return std::move(address_);
-  }
-
-  // Returns where a file behind a socket is, or all of its files if there is no prefix.
-  std::string path(const Uri& uri) {
-    scheme_ = uri.scheme;
-    take_unix(uri.rest);
-    return "unix://" + address_.socket + '/' + address_.prefix;
+    return address_;
   }
 
  private:
@@ -67,8 +68,8 @@ class Parser {
       rest.remove_prefix(at + 1);
     }
     if (rest.empty() || rest.starts_with(':')) refuse("names no host: " + form());
-    address_.url =
-        server_url(address_.tls ? "https" : "http", std::string(rest), "6379", address_.label);
+    address_.url = server_url(address_.tls ? "https" : "http", std::string(rest),
+                              std::string(kDefaultPort.substr(1)), address_.label);
   }
 
   // [user:password@]/path/to/socket?prefix=PREFIX[&db=N]
@@ -134,7 +135,6 @@ class Parser {
   void take_prefix(std::string_view path) {
     const std::size_t begin = std::min(path.find_first_not_of('/'), path.size());
     address_.prefix = path.substr(begin);
-    if (address_.prefix.empty()) refuse("names no prefix of keys: " + form());
   }
 
   void take_login(std::string_view login) {
@@ -152,11 +152,26 @@ class Parser {
   RedisAddress address_;
 };
 
+std::string path_of(const std::string& scheme, const RedisAddress& address) {
+  if (!address.socket.empty()) return scheme + "://" + address.socket + '/' + address.prefix;
+  // As libcurl reads it: "http://host:port/".
+  std::string server = lower_case(address.url.substr(address.url.find("://")));
+  if (server.ends_with('/')) server.pop_back();
+  if (server.ends_with(kDefaultPort)) server.resize(server.size() - kDefaultPort.size());
+  return scheme + server + '/' + address.prefix;
+}
+
 }  // namespace
 
 std::string redis_path(const std::string& uri) {
   const Uri split = split_uri(uri);
-  return split.scheme == "unix" ? Parser(uri).path(split) : without_login(uri);
+  return path_of(split.scheme, Parser(uri).parse_folder(split));
+}
+
+std::string redis_identity(const std::string& uri) {
+  const Uri split = split_uri(uri);
+  const RedisAddress address = Parser(uri).parse_folder(split);
+  return path_of(split.scheme, address) + '\n' + std::to_string(address.database);
 }
 
 RedisAddress redis_address(const std::string& uri, const RedisOptions& options) {

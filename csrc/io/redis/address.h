@@ -30,8 +30,12 @@ struct RedisAddress final : Redactor {
 // for a malformed URI, and for a user without a password.
 RedisAddress redis_address(const std::string& uri, const RedisOptions& options);
 
-// Returns a URI without login and parameters, which ends in the prefix, if that is given
-// (signed_path() in io/places/open.h).
+// Returns a URI with the server that is connected to and the prefix, if that is given, without
+// login and parameters (signed_path() in io/places/open.h). Throws Error(InvalidArgument) for a
+// malformed URI.
 std::string redis_path(const std::string& uri);
+
+// Returns the same with the number of the database (io/place_kind.h).
+std::string redis_identity(const std::string& uri);
 
 }  // namespace tensorizer

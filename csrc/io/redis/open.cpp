@@ -86,6 +86,7 @@ const PlaceKind redis_files{
     .options = &checks<&redis_options>,
     .open_source = &open_redis_source,
     .open_sink = &open_redis_sink,
+    .identity = &redis_identity,
     .remove = &remove_redis_file,
     .swap = &swap_redis_file,
 };

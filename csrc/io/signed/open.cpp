@@ -69,8 +69,8 @@ class JobBundle {
     if (name.starts_with(folder_)) {
       name.erase(0, folder_.size());
     } else if (is_given_) {
-      throw Error(ErrorKind::Crypto, label + ": it is not in the folder that was signed, " +
-                                         quote(without_secrets(folder_), 4096));
+      throw Error(ErrorKind::Crypto,
+                  label + ": it is not in the folder that was signed, " + shown_folder_);
     } else if (manifest_->files.size() == 1) {
       name = last_of(name);
     } else {
@@ -98,6 +98,7 @@ class JobBundle {
   std::unique_ptr<Source> open(const std::string& uri, const SignedOptions& options,
                                const Neighbours& neighbours) {
     is_given_ = !options.signed_folder.empty();
+    shown_folder_ = quote(without_secrets(options.signed_folder), 4096);
     const auto open = [&](const std::string& bundle) {
       folder_ = neighbours.path(is_given_ ? options.signed_folder : bundle);
       folder_.erase((is_given_ ? folder_.find_last_not_of('/') : folder_.rfind('/')) + 1);
@@ -124,6 +125,7 @@ class JobBundle {
   Gate gate_{"the bundle is being read on this thread"};
   std::string folder_;  // from which names count, with '/' behind it
   bool is_given_ = false;
+  std::string shown_folder_;  // for messages, if it is given
   std::string label_;
   std::unique_ptr<const Manifest> manifest_;
 };
