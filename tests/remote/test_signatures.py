@@ -844,7 +844,7 @@ def test_a_password_that_is_escaped_stays_hidden(model: Path, signer: Signer, ho
         lambda: trust.verify(f"{url}/model.json", policy=signer.options["trust"]),
     ]
     for use in uses:
-        with pytest.raises(ValueError, match="host|a b") as caught:
+        with pytest.raises(ValueError, match=r"host|a b") as caught:
             use()
         assert not re.search("S3C|3T|PW", str(caught.value))
 
