@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import urllib.parse
@@ -422,7 +423,8 @@ def names_in(folder: str) -> list[str]:
 def raise_own(error: OSError) -> NoReturn:
     """Raise an error of the operating system about a path as one of the library."""
     kinds = {FileNotFoundError: errors.NotFound, PermissionError: errors.PermissionDenied}
-    kind = kinds.get(type(error), errors.FileError)
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    kind = errors.OutOfSpace if is_full else kinds.get(type(error), errors.FileError)
     raise kind(error.errno, f"{error.filename!r}: {error.strerror}", error.filename) from error
 
 

@@ -138,7 +138,9 @@ def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
     needed, or with ``trust`` that a step is not signed.
     """
     is_known = "key" in options or "trust" in options
-    is_of_link = isinstance(error, OSError) and error.errno in (errno.ELOOP, errno.ENAMETOOLONG)
+    # Others may exchange links for files meanwhile.
+    of_links = (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+    is_of_link = isinstance(error, OSError) and error.errno in of_links
     is_of_file = isinstance(error, DAMAGE) and (is_known or not isinstance(error, errors.Crypto))
     return is_of_link or is_of_file
 

@@ -223,8 +223,8 @@ def refuse_others(folder: Folder, target: str, names: Collection[str]) -> None:
         place, last = os.path.split(name)
         path = os.path.join(target, name)
         # In another folder, it would hide that this one is there.
-        is_part = place in folders and _PART.fullmatch(last) and not os.path.islink(path)
-        if not is_part:
+        is_file = os.path.isfile(path) and not os.path.islink(path)
+        if not (is_file and place in folders and _PART.fullmatch(last)):
             raise errors.InvalidArgument(
                 f"{path!r} is none of the signed files that are copied from "
                 f"{folder.label}, and may be used with them: move it away, or give another folder"
@@ -298,8 +298,11 @@ def _receive(
         # Without a hash that was compared before, only the bytes show whether they are others.
         is_unknown = not overwrite and (expected is None or folder.policy is not None)
         path = os.path.join(here.path, name)
-        if is_unknown and os.path.isfile(path) and _hash(here, name, kind, show) != found:
-            raise _would_be_lost(path, folder)
+        if is_unknown and os.path.isfile(path):
+            # Of another size, it may be a planted one of terabytes.
+            is_same = os.path.getsize(path) == job.done and _hash(here, name, kind, show) == found
+            if not is_same:
+                raise _would_be_lost(path, folder)
         kept = [f"the server's {kind}"] * (expected is not None)
         kept += ["signature"] * (folder.policy is not None)
         return job.done, ", ".join(kept + own) or "no hash"
@@ -356,8 +359,11 @@ def _read_again(file: BinaryIO) -> str:
 @contextlib.contextmanager
 def opened(target: str) -> Iterator[int]:
     """Open the folder of a copy until the block ends, and make it if it is missing."""
-    os.makedirs(target, exist_ok=True)
-    place = os.open(target, _FOLDER)
+    try:
+        os.makedirs(target, exist_ok=True)
+        place = os.open(target, _FOLDER)
+    except OSError as error:
+        raise_own(error)
     try:
         yield place
     finally:
@@ -405,11 +411,12 @@ def replacing(place: int, target: str, name: str) -> Iterator[BinaryIO]:
                 yield file
             os.replace(part, last, src_dir_fd=place, dst_dir_fd=place)
         except BaseException as error:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # others may have put a folder there
                 os.unlink(part, dir_fd=place)
-            if isinstance(error, OSError) and error.filename == part:
-                error.filename = path
-            raise
+            if isinstance(error, errors.Error) or not isinstance(error, OSError):
+                raise
+            error.filename = path
+            raise_own(error)
 
 
 def _files_in(source: Target) -> dict[str, str]:

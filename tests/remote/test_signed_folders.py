@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+import safetensors.torch
 import torch
 
 import tensorizer_ops
 from local_servers.s3_server import S3
 from local_servers.web import Web
 from support.command import run
+from support.process import run_python
 from support.recorder import DENIED, recorder
 from support.samples import assert_same
 from support.scripted import Asked, scripted
@@ -1116,13 +1118,61 @@ def test_a_download_through_a_link(model: Path, signer: Signer, tmp_path: Path, 
     assert trust.verify(target, policy=signer.options["trust"])
 
 
-def test_a_link_with_the_name_of_a_part(model: Path, signer: Signer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [os.mkfifo, lambda part: part.symlink_to("/dev/null")])
+def test_another_thing_with_the_name_of_a_part(
+    model: Path, signer: Signer, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     """No download has left it."""
     tensorizer_ops.sign(model, key=signer.private)
     (part := tmp_path / "target" / ".0123456789abcdef.part").parent.mkdir()
-    part.symlink_to(model)
+    make(part)
     with pytest.raises(ValueError, match="part' is none of the signed files"):
         tensorizer_ops.download(model, part.parent, options=signer.options)
+
+
+def test_a_file_of_another_size_in_the_place_of_a_signed_one(
+    model: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not read, as it may be sparse and have terabytes."""
+    tensorizer_ops.sign(model, key=signer.private)
+    (tmp_path / "target").mkdir()
+    with open(tmp_path / "target" / "m.tensors", "wb") as file:
+        file.truncate(1 << 40)
+    monkeypatch.setattr(transfer, "_hash", lambda *_: pytest.fail("reads it"))
+    with pytest.raises(ValueError, match="would be lost"):
+        tensorizer_ops.download(model, tmp_path / "target", options=signer.options)
+
+
+@pytest.mark.parametrize("call", ["download", "fetch"])
+def test_a_disk_without_space(tmp_path: Path, call: str) -> None:
+    (model := tmp_path / "model").mkdir()
+    (model / "config.json").write_text(json.dumps({"text": "a" * 20000}))
+    (model / "model.safetensors").write_bytes(safetensors.torch.save({"w": torch.ones(3)}))
+    code = f"""
+import resource, tensorizer_ops, tensorizer_ops.hf
+resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000))
+try:
+    tensorizer_ops{".hf" * (call == "fetch")}.{call}({str(model)!r}, {str(tmp_path / "target")!r})
+except tensorizer_ops.errors.OutOfSpace as error:
+    print(error.filename)
+"""
+    assert run_python(code).stdout.decode() == f"{tmp_path}/target/config.json\n"
+    assert not os.listdir(tmp_path / "target")
+
+
+def test_a_part_that_others_exchange_hides_no_error(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exchanged(job: object, part: BinaryIO) -> str:
+        (path,) = (tmp_path / "target").glob(".*.part")
+        path.unlink()
+        path.mkdir()
+        raise errors.HashMismatch("the first error")
+
+    tensorizer_ops.upload(model, place := tmp_path / "place")
+    monkeypatch.setattr(transfer._Hashing, "run", exchanged)
+    with pytest.raises(errors.HashMismatch, match="the first error"):
+        tensorizer_ops.download(place, tmp_path / "target")
 
 
 @pytest.mark.parametrize("is_signed", [False, True])
