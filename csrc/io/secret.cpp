@@ -92,7 +92,7 @@ std::size_t end_of_path(std::string_view uri, std::size_t path) {
   const bool is_key =
       uri.substr(path).starts_with('/') && has_literal_names(uri.substr(0, scheme_length(uri)));
   if (!is_key) return end;
-  // Somebody may have added the parameters of a URL to the key of an object.
+  // The parameters of a signed URL may have been copied with the key of an object.
   const std::size_t question = std::min(uri.find('?', path), uri.size());
   const std::string parameters = lower_case(uri.substr(question));
   for (const char* name : {"signature=", "sig=", "token=", "key=", "secret=", "password="}) {
@@ -120,7 +120,7 @@ Parts split(std::string_view uri) {
     if (at != uri.npos && at > path) {
       const std::size_t colon = authority.rfind(':');
       is_ambiguous = colon > 0 && is_port(authority.substr(colon + 1));
-      // What is in front of this character may be a password, and what is behind it parameters.
+      // Both sides of this mark may be secret: a password ends, or parameters begin there.
       const std::size_t mark = uri.find_first_of("?#", path);
       if (mark < at) return {begin, at + 1, mark, is_ambiguous};
       path = std::min(uri.find_first_of("/?#", at), uri.size());

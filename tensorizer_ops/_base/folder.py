@@ -230,12 +230,9 @@ class Folder:
         path = local_path(bundle)
         if path is None or self.path is None:
             return path is None and self.path is None
-        signed, place = os.path.realpath(os.path.dirname(path)), os.path.realpath(self.path)
-        while place != "/":
-            place = os.path.dirname(place)
-            if os.path.isdir(signed) and os.path.samefile(place, signed):
-                return True
-        return False
+        signed = os.path.dirname(path) or "."
+        above = Path(os.path.realpath(self.path)).parents
+        return os.path.isdir(signed) and any(os.path.samefile(each, signed) for each in above)
 
     def listed(self, prefix: str, names: Iterable[str]) -> list[str]:
         """Return the names of files here, of all names in a bundle."""

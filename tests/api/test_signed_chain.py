@@ -314,6 +314,14 @@ def signed_of_ranks(root: Path, signer: Signer, *steps: int) -> list[Entry]:
     return entries
 
 
+def one_in_the_place_of_two(root: Path, signer: Signer) -> Entry:
+    """Save two steps, put the first one in the place of the second, and return that."""
+    one, two = signed_of_ranks(root, signer, 1, 2)
+    shutil.rmtree(root / two.name)
+    shutil.copytree(root / one.name, root / two.name)
+    return two
+
+
 @pytest.mark.parametrize("damaged", range(5))
 def test_lists_that_are_whole_only_later(root: Path, signer: Signer, damaged: int) -> None:
     """A verification does not end well without the steps."""
@@ -349,9 +357,7 @@ def test_a_step_of_ranks_in_the_place_of_another(
     root: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``Step.uri`` is the name of a folder, which no signature of the files in it has."""
-    one, two = signed_of_ranks(root, signer, 1, 2)
-    shutil.rmtree(root / two.name)
-    shutil.copytree(root / one.name, root / two.name)
+    two = one_in_the_place_of_two(root, signer)
     trusted = {"options": signer.options}
     step = Chain(root, **trusted).steps()[-1]
     assert step.uri.endswith(two.name)
@@ -433,9 +439,7 @@ def test_a_step_that_is_replaced_by_another_after_its_name_was_checked(
     root: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name in the list of the chain is compared once more, whatever the URI says."""
-    one, two = signed_of_ranks(root, signer, 1, 2)
-    shutil.rmtree(root / two.name)
-    shutil.copytree(root / one.name, root / two.name)
+    one_in_the_place_of_two(root, signer)
     monkeypatch.setattr("tensorizer_ops._dcp.storage.step_named", lambda uri: None)
     monkeypatch.setattr(Store, "check_name", lambda *_: None)
     found = Chain(root, options=signer.options).load()

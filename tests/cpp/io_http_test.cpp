@@ -235,7 +235,7 @@ TEST(Secret, IsTakenOutOfAUrl) {
   EXPECT_EQ(without_secrets("http:///"), "http:///");
   EXPECT_EQ(without_secrets("az:/me:pass@a/b?sig=x"), "az:/a/b?...");
   EXPECT_EQ(without_secrets("s3:b?sig=x"), "s3:b?...");
-  // Somebody has added parameters of a URL to the key of an object.
+  // The parameters of a signed URL that were copied with the key of an object.
   EXPECT_EQ(without_secrets("s3://b/k?X-Amz-Signature=x"), "s3://b/k?...");
   EXPECT_EQ(without_secrets("az://a/c/k?b#1?sv=1&SIG=x"), "az://a/c/k?...");
   EXPECT_EQ(without_secrets("s3://b/k?s3_secret_access_key=x"), "s3://b/k?...");
