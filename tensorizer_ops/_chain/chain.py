@@ -322,9 +322,9 @@ class Chain:
             # It may have been replaced since.
             wanted = {STEP_KEY: entry.name}
             uri, options = self._store.uri(entry), self._store.loads
-            how = (device, verify, False, threads, options, progress)
             signed: list[str] = []
-            loaded[:] = [one_process.load(uri, state, *how, wanted, signed)]
+            how = (device, verify, False, threads, options, progress, wanted, signed)
+            loaded[:] = [one_process.load(uri, state, *how, of_ranks=entry.ranks > 0)]
             return signed
 
         tried: list[str] = []

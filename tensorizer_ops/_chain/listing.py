@@ -40,6 +40,19 @@ DAMAGE = (
     errors.NotFound,
     errors.IsADirectory,
 )
+# What the system says of files that are of another kind than a step has, also if they are exchanged
+# while it looks (EINVAL is of what is no link any more). Others may say that of a whole step: no
+# rights, no memory, a full or broken disk, too many open files, a server that does not answer.
+_OTHER_KINDS = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+    errno.ENXIO,
+    errno.ENODEV,
+)
 
 
 @dataclass(frozen=True)
@@ -138,11 +151,9 @@ def is_damage(error: BaseException, options: Mapping[str, str]) -> bool:
     needed, or with ``trust`` that a step is not signed.
     """
     is_known = "key" in options or "trust" in options
-    # Others may exchange links for files meanwhile.
-    of_links = (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
-    is_of_link = isinstance(error, OSError) and error.errno in of_links
+    is_of_kind = isinstance(error, OSError) and error.errno in _OTHER_KINDS
     is_of_file = isinstance(error, DAMAGE) and (is_known or not isinstance(error, errors.Crypto))
-    return is_of_link or is_of_file
+    return is_of_kind or is_of_file
 
 
 def opened(folder: Folder, name: str, options: dict[str, str], most: float = float("inf")) -> File:

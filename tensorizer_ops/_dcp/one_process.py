@@ -90,15 +90,17 @@ def load(
     progress: Progress | None,
     wanted: Mapping[str, str] | None = None,
     signed: list[str] | None = None,
+    of_ranks: bool = False,
 ) -> Any:
     """Fill a state from a file or a folder, or return all of it.
 
     ``wanted`` is metadata without which no file is loaded. What differs for other checkpoints that
-    are signed is added to ``signed``.
+    are signed is added to ``signed``. ``of_ranks`` says that it is known to be a folder of many
+    ranks.
     """
     if state is not None and device is not None:
         raise errors.InvalidArgument("device is for loads without a state, whose tensors have one")
-    if is_folder(uri, options):
+    if of_ranks or is_folder(uri, options):
         how = (device, verify, threads, options, progress, wanted, signed)
         return _many_ranks().load_folder(uri, state, *how)
     path = None if not isinstance(place_of(uri), str) else local_path(uri)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from tensorizer_ops import checkpoint, errors
 from tensorizer_ops._chain import lease
 from tensorizer_ops._chain.files import remove_step
 from tensorizer_ops._chain.listing import Entry
+from tensorizer_ops._chain.store import Store
 from tensorizer_ops._dcp import one_process
 from tensorizer_ops.checkpoint import Chain
 
@@ -116,13 +118,15 @@ def test_a_damaged_step_does_not_touch_the_state(tmp_path: Path) -> None:
     assert not any(tensor.any() for tensor in state.values())
 
 
-def test_only_damage_is_passed_over(tmp_path: Path) -> None:
+def test_only_damage_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain = chain_of(tmp_path, 1, 2)
     with pytest.raises(RuntimeError, match="more"):
         chain.load({**state_of(0), "more": torch.zeros(1)})
-    newest = Path(chain.steps()[1].uri)
-    newest.unlink()
-    newest.symlink_to("/proc/self/mem")  # whose beginning cannot be read
+
+    def broken(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Store, "verify", broken)
     with pytest.raises(OSError, match="Input/output"):
         chain.load(state_of(0))
 

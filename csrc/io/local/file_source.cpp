@@ -207,6 +207,7 @@ class FileSource : public Source {
 
  private:
   std::uint64_t read_some(std::uint64_t offset, std::span<const Bytes> pieces, Cancel& cancel) {
+    if (offset >= size_) return 0;  // files of /proc, of size 0, may block: a link leads to kmsg
     return goes_direct_ ? direct_->read_at(offset, pieces, cancel)
                         : read_at(file_.get(), offset, pieces, name_, cancel);
   }
