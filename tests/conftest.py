@@ -1,4 +1,5 @@
-"""Fixtures for every test: the ops, and a temporary directory that is checked afterwards."""
+"""Fixtures for every test: the ops, a temporary directory that is checked afterwards, and servers
+that a module of tests shares, unless it has its own of that name."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ import pytest
 import torch
 
 import tensorizer_ops  # noqa: F401  (loads the ops)
+from local_servers.azure_server import Azure, azure_server
 from local_servers.redis_server import RedisServer, redis_server
+from local_servers.s3_server import S3, s3_server
 from local_servers.waiting import LAST_RESORT
+from local_servers.web import Web, nginx
 from support.packages import Weighted, package
 from support.signer import Signer
 
@@ -102,6 +106,25 @@ def redis(running_redis: RedisServer) -> RedisServer:
     """A Redis server with no keys."""
     running_redis.clear()
     return running_redis
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    with nginx(tmp_path_factory.mktemp("web")) as server:
+        (server.root / "put").mkdir()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Azure]:
+    with azure_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Dict, get_args  # noqa: UP035  (TorchScript reads Dict)
 
@@ -16,7 +15,7 @@ import torch
 from tensorizer import TensorDeserializer
 
 import tensorizer_ops
-from local_servers.web import Web, nginx
+from local_servers.web import Web
 from support import sim_device as sim
 from support.samples import assert_same, flip, same, sample, zoo
 from tensorizer_ops import Hashes, _core, errors
@@ -28,12 +27,6 @@ Writer = torch.classes.tensorizer.Writer
 
 CHUNK = 65536
 SMALL_CHUNKS = {"digest_chunk": str(CHUNK)}
-
-
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        yield server
 
 
 def data_offset(path: str, name: str) -> int:

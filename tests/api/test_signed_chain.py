@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import Azure, azure_server
-from local_servers.s3_server import S3, s3_server
+from local_servers.azure_server import Azure
+from local_servers.s3_server import S3
 from support.command import run
 from support.scripted import Asked, scripted
 from support.signer import Signer
@@ -44,18 +44,6 @@ def forge(root: Path, change: Any) -> None:
     change(listed["saved"])
     for name in LISTS:
         tensorizer_ops.save(root / name, {}, metadata={KEY: json.dumps(listed)})
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
-        yield server
 
 
 @pytest.fixture

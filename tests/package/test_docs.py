@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from local_servers.s3_server import S3, s3_server
 from support.process import ROOT, environment, run_python
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -33,12 +31,6 @@ def blocks(languages: set[str]) -> list[tuple[str, str]]:
 
 PYTHON = blocks({"python", "py"})
 PRINTED = dict(found for page in PAGES for found in PRINTS.findall(page.read_text()))
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.mark.parametrize("text", [text for _, text in PYTHON], ids=[name for name, _ in PYTHON])

@@ -1,5 +1,4 @@
-"""Servers of all kinds that a module of tests shares, unless it has its own of that name, and a
-model to sign."""
+"""More servers that a module of tests shares, and a model to sign."""
 
 from __future__ import annotations
 
@@ -10,32 +9,13 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import Azure, azure_server
+from local_servers.azure_server import Azure
 from local_servers.dav_server import dav_server
 from local_servers.redis_server import RedisServer
-from local_servers.s3_server import S3, s3_server
-from local_servers.web import Web, nginx
+from local_servers.s3_server import S3
+from local_servers.web import Web
 from support.aws_server import Aws, aws_server
 from support.places import World
-
-
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        (server.root / "put").mkdir()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

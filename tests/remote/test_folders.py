@@ -19,7 +19,7 @@ import tensorizer_ops
 from local_servers.hub_server import Repository, hub_server
 from local_servers.s3_server import S3, s3_server
 from local_servers.waiting import LAST_RESORT, wait_until
-from local_servers.web import Web, nginx
+from local_servers.web import Web
 from support.command import COMMAND, run
 from support.process import environment, fork_python
 from support.recorder import Recorded, Recorder, recorder
@@ -29,13 +29,6 @@ from tensorizer_ops._hf.transfer import download, upload
 
 URI = "s3://bucket/m"
 LIST = "SHA256SUMS"
-
-
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        (server.root / "put").mkdir()
-        yield server
 
 
 @pytest.fixture

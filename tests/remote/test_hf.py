@@ -6,7 +6,7 @@ They are small and random, and compared with what transformers itself loads, bit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.s3_server import S3, s3_server
-from local_servers.web import PASSWORD, Web, nginx
+from local_servers.s3_server import S3
+from local_servers.web import PASSWORD, Web
 from support.hf_models import (
     OLD,
     assert_same,
@@ -36,18 +36,6 @@ from support.samples import same
 from tensorizer_ops import hf
 from tensorizer_ops._hf.configs import takes_each
 from tensorizer_ops.hf import fetch, from_pretrained, save_pretrained
-
-
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.mark.parametrize("make", [llama, gpt2, t5, mixtral, bert])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,11 @@ import torch
 
 import tensorizer_ops
 from local_servers.redis_server import RedisServer
-from local_servers.s3_server import S3, s3_server
+from local_servers.s3_server import S3
 from support.samples import assert_same
 
 # Where nothing listens: the names are refused before they are sent.
 NOBODY = "http://127.0.0.1:1"
-
-
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3]:
-    with s3_server(tmp_path) as server:
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,6 @@ def test_old_versions_of_redis(tmp_path: Path, version: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    with nginx(tmp_path_factory.mktemp("web")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[TlsRedis]:
     with tls_redis_server(tmp_path_factory.mktemp("redis"), web.folder) as server:
         yield server
