@@ -86,19 +86,24 @@ std::size_t scheme_of(std::string_view uri) {
   return std::ranges::all_of(uri.substr(0, colon), is_word) ? colon : uri.npos;
 }
 
+// Returns the offset of what may be secret in the key of an object: somebody may have copied the
+// parameters of a signed URL with it.
+std::size_t end_of_key(std::string_view key) {
+  const std::size_t question = std::min(key.find('?'), key.size());
+  const std::string parameters = lower_case(key.substr(question));
+  for (const char* name : {"signature=", "sig=", "token=", "key=", "secret=", "password="}) {
+    if (parameters.find(name) != parameters.npos) return question;
+  }
+  return key.size();
+}
+
 // Returns the offset of what may be secret behind the host of a URI, whose path begins at `path`.
 std::size_t end_of_path(std::string_view uri, std::size_t path) {
   const std::size_t end = std::min(uri.find_first_of("?#", path), uri.size());
   const bool is_key =
       uri.substr(path).starts_with('/') && has_literal_names(uri.substr(0, scheme_length(uri)));
   if (!is_key) return end;
-  // The parameters of a signed URL may have been copied with the key of an object.
-  const std::size_t question = std::min(uri.find('?', path), uri.size());
-  const std::string parameters = lower_case(uri.substr(question));
-  for (const char* name : {"signature=", "sig=", "token=", "key=", "secret=", "password="}) {
-    if (parameters.find(name) != parameters.npos) return question;
-  }
-  return uri.size();
+  return path + end_of_key(uri.substr(path));
 }
 
 Parts split(std::string_view uri) {
@@ -143,9 +148,10 @@ bool hides_parameters(std::string_view uri, std::string_view parameters) {
   return false;
 }
 
-// Adds a part of a URL as it is written there, and decoded; also as forms are, with "+" for a
-// space.
+// Adds a part of a URL as it is written there, escaped, and decoded; also as forms are, with "+"
+// for a space.
 void add_escaped(Secrets& secrets, std::string_view text) {
+  for (const bool is_in_path : {true, false}) secrets.push_back(escape_uri(text, is_in_path));
   secrets.emplace_back(text);
   std::string as_form(text);
   std::ranges::replace(as_form, '+', ' ');
@@ -200,6 +206,11 @@ std::string without_secrets(std::string_view uri) {
   const std::string_view parameters = uri.substr(parts.end);
   if (hides_parameters(uri, parameters)) return text + "?...";
   return parameters.starts_with('?') ? text + std::string(parameters) : text;
+}
+
+std::string key_without_secrets(std::string_view key) {
+  const std::size_t end = end_of_key(key);
+  return end == key.size() ? std::string(key) : std::string(key.substr(0, end)) + "?...";
 }
 
 void add_header_secrets(Secrets& secrets, std::string_view line) {

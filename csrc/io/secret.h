@@ -27,6 +27,9 @@ bool holds_secret(std::string_view uri);
 // these are, it hides more, so that URIs of different servers may give the same text.
 std::string without_secrets(std::string_view uri);
 
+// Returns the key of an object for messages only, in the same way.
+std::string key_without_secrets(std::string_view key);
+
 // The secrets that a request sends to a server, which messages must not quote from its response.
 using Secrets = std::vector<std::string>;
 

@@ -70,7 +70,8 @@ def attest(
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.
             Real floating-point tensors may have another type than in the file, which is cast, but
-            none of 8 bits or fewer, which loses most of the values: these are not compared.
+            none of 8 bits or fewer, which loses most of the values: these are not compared. With
+            ``load_weights``, the same holds of integers that are cast to smaller ones.
         uri: as for :func:`load`.
         load_weights: what fills the module with tensors of other names or shapes, such as the
             method ``load_weights`` of a model of vLLM. It gets the tensors of the file, and what it

@@ -58,10 +58,17 @@ def usable(tensors: Mapping[str, torch.Tensor], found: Attestation) -> dict[str,
 
 def why_coarse(own: torch.dtype, stored: Iterable[torch.dtype]) -> str | None:
     """Return why a tensor that equals others, cast to its type, may be far from them."""
-    other = next((dtype for dtype in stored if dtype != own), None)
-    if other is None or not own.is_floating_point or own.itemsize > 1:
+    other = next((dtype for dtype in stored if dtype != own and _loses(own, dtype)), None)
+    if other is None:
         return None
     return f"its type {own} loses most of what {other} in the file tells"
+
+
+def _loses(own: torch.dtype, other: torch.dtype) -> bool:
+    """Return whether a cast may lose more than the last digits of a number."""
+    if own.is_floating_point:
+        return own.itemsize == 1 or other.is_complex
+    return own.itemsize < other.itemsize or not torch.can_cast(other, own)
 
 
 @dataclass

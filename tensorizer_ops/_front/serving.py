@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -123,9 +124,9 @@ def _opened(
         _must_be_there(uri)
         served, place = _served_folder(model, uri, settings.options)
         if "trust" in settings.options:
-            _refuse_other_spelling(model)
             if drafts or (served is None and uri != model):
                 _refuse_led_elsewhere(settings.model, model)
+            _refuse_other_spelling(model, is_compared=served is not None)
         options = served.loads if served else settings.options
         is_served = served is not None and local_path(place) == served.path
         files, options = files_of(place, options, served if is_served else None)
@@ -155,6 +156,8 @@ def _served_folder(model: str, uri: str, options: Mapping[str, str]) -> tuple[Fo
     folder, path = local_path(model), local_path(uri)
     if "trust" not in options or not folder or path is None:
         return None, uri
+    for place in (folder, path):
+        _refuse_way_back(place)
     # The weights may be a link, or be given by a path with links: also with some that others have
     # put into the folder, which is refused later.
     path, folder = os.path.abspath(path), os.path.abspath(folder)
@@ -196,15 +199,31 @@ def _refuse_led_elsewhere(given: str | None, read: str) -> None:
         )
 
 
-def _refuse_other_spelling(model: str) -> None:
+def _refuse_other_spelling(model: str, is_compared: bool) -> None:
     """Raise for a path that a server reads in another way, as it knows no ``file://`` and no ``~``.
 
-    It would read another folder than the one that is compared.
+    It would read another folder than the one that is compared, or further files elsewhere: of what
+    may be a Hub name it takes from its cache what the folder lacks.
     """
     if local_path(model) not in (model, None):
         raise errors.InvalidArgument(
             f"a server takes {label(model)} as it is written: give the path itself, without "
             "'file://' and '~'"
+        )
+    if is_compared and not model.startswith(("/", ".")):
+        raise errors.InvalidArgument(
+            f"{label(model)} may be a Hub name as well, of which a server takes from its cache "
+            f"what the folder lacks: give it './{model}'"
+        )
+
+
+def _refuse_way_back(place: str) -> None:
+    """Raise for a path with ``..`` behind a name, which leads elsewhere if that is a link."""
+    names = [name for name in place.split("/") if name not in ("", ".")]
+    if ".." in itertools.dropwhile("..".__eq__, names):
+        raise errors.InvalidArgument(
+            f"{label(place)} has '..' behind a name, and leads elsewhere if that is a link: with "
+            "the option 'trust', give the path itself"
         )
 
 

@@ -219,6 +219,8 @@ TEST(Secret, IsStruckOutOfText) {
   EXPECT_EQ(redacted("user, p%20q%20r, p q r, a%2Bbc, a+bc", secrets), "..., ..., ..., ..., ...");
   EXPECT_EQ(redacted("d+e%3D, d+e=, d e=", secrets), "..., ..., ...") << "as forms are read, too";
   EXPECT_EQ(redacted("dXNlcjpwIHEgcg==", secrets), "...") << "as a header has it";
+  add_url_secrets(secrets, "s3://bucket/key?sig=v+w/x=");
+  EXPECT_EQ(redacted("v+w/x=, v%2Bw%2Fx%3D, v%2Bw/x%3D", secrets), "..., ..., ...") << "as sent";
   EXPECT_EQ(redacted("Basic: bWU6c2VzYW1lIDQy, me:sesame 42", secrets), "Basic: ..., ...:...");
   EXPECT_EQ(redacted("host/path", secrets), "host/path");
   EXPECT_EQ(redacted("anything", Secrets{""}), "anything");

@@ -1280,6 +1280,40 @@ def test_types_that_lose_most_of_the_values(tmp_path: Path, how: str, name: str)
     assert attest(model, file, **given).equal
 
 
+@pytest.mark.parametrize(
+    ("own", "stored"),
+    [
+        ("int8", "float32"),
+        ("int64", "float32"),
+        ("bool", "float32"),
+        ("int8", "int64"),
+        ("bool", "int8"),
+        ("float32", "complex64"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_types_that_lose_the_values_of_another_kind(tmp_path: Path, own: str, stored: str) -> None:
+    own_type, other = getattr(torch, own), getattr(torch, stored)
+    model, file = torch.nn.Module(), tmp_path / "m.tensors"
+    model.register_buffer("w", torch.ones(3, dtype=own_type))
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for _, each in weights:
+            model.get_buffer("w").copy_(each)
+
+    tensorizer_ops.save(file, {"w": torch.ones(3, dtype=other)})
+    why = f"its type {own_type} loses most of what {other} in the file tells"
+    assert attest(model, file, load_weights=load).not_compared == {"w": why}
+
+
+def test_integers_that_are_widened_lose_nothing(tmp_path: Path) -> None:
+    model, file = torch.nn.Module(), tmp_path / "m.tensors"
+    model.register_buffer("w", torch.arange(3))
+    tensorizer_ops.save(file, {"w": torch.arange(3, dtype=torch.int8)})
+    found = attest(model, file, load_weights=lambda named: [model.w.copy_(t) for _, t in named])
+    assert found.equal
+
+
 def test_a_parameter_that_has_lost_its_elements(tmp_path: Path, parts: Parts) -> None:
     parts.one.weight.data = torch.empty(0)
     parts.load_weights, file = lambda weights: None, tmp_path / "m.tensors"

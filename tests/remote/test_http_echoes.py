@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import json
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import torch
@@ -58,6 +59,21 @@ def test_errors_of_s3(version: str) -> None:
         text = str(error.value).lower()
         for secret in (KEY, SECRET, TOKEN, "sesame42", signature):
             assert secret.lower() not in text, text
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/key", "gs://bucket/key", "hf://a/model/key"])
+def test_errors_of_keys_with_parameters(uri: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They may have been copied with the key from a signed URL."""
+    secret = "sesame/42+sesame="
+    with scripted(echo) as server:
+        own = {"s3_endpoint": server.url(""), "s3_anonymous": "true"}
+        own = {"hf_endpoint": server.url("")} if uri.startswith("hf") else own
+        options = {"retries": "0", "force_http": "true", **own}
+        with pytest.raises((ConnectionError, PermissionError)) as error:
+            ops.load(f"{uri}?X-Amz-Signature={secret}", options=options)
+        assert secret in unquote(server.asked[-1].path)
+    for text in (str(error.value), caplog.text):
+        assert "sesame" not in text
 
 
 def safetensors(header: str) -> bytes:

@@ -640,6 +640,21 @@ def test_commands_show_no_secrets(model: Path, signer: Signer, web: Web) -> None
     assert "hunter22" not in done.stdout + done.stderr
 
 
+def test_errors_show_no_parameters_of_a_key(
+    signer: Signer, tensors: dict[str, torch.Tensor], s3: S3
+) -> None:
+    folder = s3.root / "bucket" / "keys"
+    tensorizer_ops.save(folder / "m.tensors?X-Amz-Signature=hunter22", tensors)
+    uri = "s3://bucket/keys/m.tensors?X-Amz-Signature=hunter22"
+    for said in ("neither 'm.tensors?...' nor", "has no 'm.tensors?...' among its 1 files"):
+        with pytest.raises(errors.Crypto, match=re.escape(said)) as error:
+            tensorizer_ops.load(uri, options=s3.options() | signer.options)
+        assert "hunter22" not in str(error.value)
+        tensorizer_ops.save(folder / "others" / "other.tensors", tensors)
+        tensorizer_ops.sign(folder / "others", key=signer.private)
+        (folder / "others" / "model.sig").rename(folder / "model.sig")
+
+
 def test_a_key_that_is_encrypted(
     model: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

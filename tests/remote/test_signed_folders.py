@@ -576,7 +576,7 @@ def test_a_bundle_of_a_server_that_may_be_that_of_a_folder_above(signer: Signer,
 
 
 @pytest.mark.parametrize("uri", ["model", "model/w/m.tensors", "elsewhere/m.tensors", None])
-@pytest.mark.parametrize("other", ["other", "anybody/other"])
+@pytest.mark.parametrize("other", ["./other", "./anybody/other"])
 def test_a_config_leads_to_another_model(
     tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, uri: str | None, other: str
 ) -> None:
@@ -612,8 +612,43 @@ def test_a_server_reads_what_it_serves_as_it_is_written(
         serving.weights(serving.Settings({"options": signer.options}), model)
 
 
-@pytest.mark.parametrize("model", ["model.bin", "model.bin/"])
-@pytest.mark.parametrize("uri", ["model.bin", "model.bin/"])
+@pytest.mark.parametrize("model", ["model", "somebody/model"])
+def test_a_server_may_take_files_for_a_folder_from_the_hub(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """Those that the folder lacks, if it has the name of a repository."""
+    monkeypatch.chdir(tmp_path)
+    tensorizer_ops.save(tmp_path / model / "m.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / model, key=signer.private)
+    settings = serving.Settings({"options": signer.options})
+    with pytest.raises(errors.InvalidArgument, match=f"may be a Hub name .* give it '\\./{model}'"):
+        serving.weights(settings, model)
+    for place in (f"./{model}", str(tmp_path / model)):
+        assert list(serving.weights(settings, place))
+
+
+@pytest.mark.parametrize(
+    ("model", "uri"), [("x/link/..", "model/m.tensors"), ("model", "x/link/../m.tensors")]
+)
+@pytest.mark.parametrize("start", ["", "file://"])
+def test_a_way_back_from_a_link_hides_what_is_served(
+    tmp_path: Path, signer: Signer, start: str, model: str, uri: str
+) -> None:
+    """The config in the folder is not signed, and would be compared."""
+    tensorizer_ops.save(tmp_path / "model" / "m.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / "model", key=signer.private)
+    (tmp_path / "model" / "inner").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "link").symlink_to(tmp_path / "model" / "inner")
+    served, place = str(tmp_path / model), f"{start}{tmp_path / uri}"
+    settings = {"model": served, "uri": place, "options": signer.options}
+    with pytest.raises(errors.InvalidArgument, match=r"'\S+link/\.\.\S*' has '\.\.' behind a name"):
+        serving.weights(serving.Settings(settings), served)
+
+
+@pytest.mark.parametrize("model", ["./model.bin", "./model.bin/"])
+@pytest.mark.parametrize("uri", ["./model.bin", "./model.bin/"])
 def test_a_server_of_a_folder_with_the_name_of_a_file(
     tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, model: str, uri: str
 ) -> None:
@@ -623,7 +658,7 @@ def test_a_server_of_a_folder_with_the_name_of_a_file(
     tensorizer_ops.sign("model.bin/", key=signer.private)
     Path("model.bin/config.json").write_text("[]")
     settings = serving.Settings({"uri": uri, "options": signer.options})
-    is_folder = "/" in model + uri
+    is_folder = model.endswith("/") or uri.endswith("/")
     with pytest.raises(errors.HashMismatch if is_folder else errors.Crypto):
         serving.weights(settings, model)
 

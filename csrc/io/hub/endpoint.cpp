@@ -33,13 +33,16 @@ std::optional<WholeDigest> digest_in(std::string_view etag) {
   return std::nullopt;
 }
 
+std::string uri_of(const HubName& name) {
+  return "hf://" + name.repository + "@" + name.revision + "/" + name.file;
+}
+
 // The Hub sends small files itself, and redirects to a signed URL, which expires, for others.
 class HubEndpoint final : public UrlEndpoint {
  public:
   HubEndpoint(const HubName& name, HubSettings settings, const HttpOptions& http,
               std::shared_ptr<HubCommits> commits)
-      : UrlEndpoint(settings.url, http,
-                    quote("hf://" + name.repository + "@" + name.revision + "/" + name.file, 4096)),
+      : UrlEndpoint(settings.url, http, quote(without_secrets(uri_of(name)), 4096)),
         name_(name),
         settings_(std::move(settings)),
         commits_(std::move(commits)) {}
@@ -47,6 +50,7 @@ class HubEndpoint final : public UrlEndpoint {
   void complete(HttpRequest& request, Cancel& cancel) override {
     UrlEndpoint::complete(request, cancel);
     request.log_in = false;
+    add_url_secrets(request.secrets, uri_of(name_));
     if (settings_.token.empty()) return;
     request.home_headers.push_back("Authorization: Bearer " + settings_.token);
     request.secrets.push_back(settings_.token);

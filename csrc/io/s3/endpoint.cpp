@@ -88,6 +88,10 @@ Address address_of(const std::string& endpoint, const S3Name& name, bool by_host
   return address;
 }
 
+std::string uri_of(const std::string& scheme, const S3Name& name) {
+  return scheme + "://" + name.bucket + "/" + name.key;
+}
+
 class S3Endpoint final : public HttpEndpoint {
  public:
   S3Endpoint(const std::string& scheme, const S3Name& name, const S3Options& options,
@@ -96,11 +100,12 @@ class S3Endpoint final : public HttpEndpoint {
         name_(name),
         options_(options),
         headers_(header_lines(http)),
-        label_(quote(without_secrets(scheme + "://" + name.bucket + "/" + name.key), 4096)),
+        label_(quote(without_secrets(uri_of(scheme, name)), 4096)),
         credentials_(credentials ? std::move(credentials)
                                  : std::make_shared<S3CredentialsChain>(options, http)) {
     if (!options.sse_customer_key.empty())
       key_headers_ = customer_key_headers(options.sse_customer_key);
+    add_url_secrets(secrets_, uri_of(scheme, name));
     for (const std::string& line : headers_) add_header_secrets(secrets_, line);
     for (const auto& [name, value] : key_headers_) {
       if (name.find("customer-key") != name.npos) secrets_.push_back(value);

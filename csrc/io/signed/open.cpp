@@ -81,9 +81,9 @@ class JobBundle {
     }
     if (const ManifestFile* const file = manifest_->find(name)) return file;
     throw Error(ErrorKind::Crypto, label + ": it is not signed: " + label_ + ", signed by " +
-                                       manifest_->signer + ", has no " + quote(name, 4096) +
-                                       " among its " + std::to_string(manifest_->files.size()) +
-                                       " files");
+                                       manifest_->signer + ", has no " +
+                                       quote(key_without_secrets(name), 4096) + " among its " +
+                                       std::to_string(manifest_->files.size()) + " files");
   }
 
  private:
@@ -118,7 +118,7 @@ class JobBundle {
     }
     throw Error(ErrorKind::Crypto,
                 quote(without_secrets(uri), 4096) + ": it is not signed: there is neither " +
-                    quote(own, 4096) + " nor " + quote(kModelBundle) +
+                    quote(key_without_secrets(own), 4096) + " nor " + quote(kModelBundle) +
                     " beside it, and no option 'signature' names a bundle elsewhere");
   }
 
