@@ -29,10 +29,11 @@ from tensorizer_ops._distributed.together import same_after
 from tensorizer_ops._front.load_save import save
 from tensorizer_ops._front.serving import other_models
 from tensorizer_ops._hf import configs, files, models
+from tensorizer_ops._hf.downloads import refuse_others
 from tensorizer_ops._hf.files import CONFIG, OWN_WEIGHTS, TOKENIZER_CONFIG
 from tensorizer_ops._hf.isolation import isolated, may_open
 from tensorizer_ops._hf.loading import Asked, loaded
-from tensorizer_ops._hf.transfer import opened, refuse_others, replacing
+from tensorizer_ops._hf.replacing import opened, replacing
 
 __all__ = ["fetch", "from_pretrained", "save_pretrained", "tokenizer"]
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from tensorizer_ops._base.tables import Table, safe, size_text
 from tensorizer_ops._cli.output import bar, bold
-from tensorizer_ops._hf.transfer import Copied, Show, download as fetch, upload as send
+from tensorizer_ops._hf.downloads import download as fetch
+from tensorizer_ops._hf.hashing import Copied, Show
+from tensorizer_ops._hf.uploads import upload as send
 
 
 def upload(given: Namespace) -> int:

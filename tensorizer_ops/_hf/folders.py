@@ -7,8 +7,8 @@ from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import Bar, Progress
 from tensorizer_ops._base.tables import safe
 from tensorizer_ops._base.targets import Target
-from tensorizer_ops._hf import transfer
-from tensorizer_ops._hf.transfer import Copied as Copied
+from tensorizer_ops._hf import downloads, uploads
+from tensorizer_ops._hf.hashing import Copied as Copied, Show
 
 
 @checked
@@ -30,7 +30,7 @@ def upload(
     Returns:
         All files: those that were there already have no ``seconds``.
     """
-    return list(transfer.upload(folder, uri, options, _show(progress)))
+    return list(uploads.upload(folder, uri, options, _show(progress)))
 
 
 @checked
@@ -52,8 +52,8 @@ def download(
         options: as for :func:`tensorizer_ops.load`.
         progress: as for :func:`tensorizer_ops.load`, of one file after another.
     """
-    return list(transfer.download(uri, folder, options, _show(progress), overwrite))
+    return list(downloads.download(uri, folder, options, _show(progress), overwrite))
 
 
-def _show(progress: Progress | None) -> transfer.Show:
+def _show(progress: Progress | None) -> Show:
     return lambda what: Bar(safe(what)) if progress is True else progress

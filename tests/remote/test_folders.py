@@ -25,7 +25,8 @@ from support.process import environment, fork_python
 from support.recorder import Recorded, Recorder, recorder
 from support.samples import flip
 from tensorizer_ops import errors
-from tensorizer_ops._hf.transfer import download, upload
+from tensorizer_ops._hf.downloads import download
+from tensorizer_ops._hf.uploads import upload
 
 URI = "s3://bucket/m"
 LIST = "SHA256SUMS"

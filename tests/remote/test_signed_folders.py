@@ -30,7 +30,7 @@ from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._dcp import hugging_face
 from tensorizer_ops._front import serving
-from tensorizer_ops._hf import transfer
+from tensorizer_ops._hf import downloads, hashing
 
 
 @pytest.fixture
@@ -1173,7 +1173,7 @@ def test_a_file_of_another_size_in_the_place_of_a_signed_one(
     (tmp_path / "target").mkdir()
     with open(tmp_path / "target" / "m.tensors", "wb") as file:
         file.truncate(1 << 40)
-    monkeypatch.setattr(transfer, "_hash", lambda *_: pytest.fail("reads it"))
+    monkeypatch.setattr(downloads, "hash_of", lambda *_: pytest.fail("reads it"))
     with pytest.raises(ValueError, match="would be lost"):
         tensorizer_ops.download(model, tmp_path / "target", options=signer.options)
 
@@ -1205,7 +1205,7 @@ def test_a_part_that_others_exchange_hides_no_error(
         raise errors.HashMismatch("the first error")
 
     tensorizer_ops.upload(model, place := tmp_path / "place")
-    monkeypatch.setattr(transfer._Hashing, "run", exchanged)
+    monkeypatch.setattr(hashing.Hashing, "run", exchanged)
     with pytest.raises(errors.HashMismatch, match="the first error"):
         tensorizer_ops.download(place, tmp_path / "target")
 
@@ -1290,7 +1290,7 @@ def test_two_copies_to_one_folder(
     (model / "config.json").write_text("{}")
     tensorizer_ops.sign(model, key=signer.private)
     target = tmp_path / "target"
-    replacing = transfer.replacing
+    replacing = downloads.replacing
 
     @contextlib.contextmanager
     def disturbed(*where: Any) -> Iterator[BinaryIO]:
@@ -1298,7 +1298,7 @@ def test_two_copies_to_one_folder(
             yield file
         (target / "of_another.py").write_text("print()")
 
-    for module in (transfer, tensorizer_ops.hf):
+    for module in (downloads, tensorizer_ops.hf):
         monkeypatch.setattr(module, "replacing", disturbed)
     with pytest.raises(errors.InvalidArgument, match=r"of_another.py' is none of the signed files"):
         copy(model, target, options=signer.options)
