@@ -66,8 +66,10 @@ def why_coarse(own: torch.dtype, stored: Iterable[torch.dtype]) -> str | None:
 
 def _loses(own: torch.dtype, other: torch.dtype) -> bool:
     """Return whether a cast may lose more than the last digits of a number."""
+    if own.is_floating_point and other.is_floating_point:
+        return own.itemsize == 1
     if own.is_floating_point:
-        return own.itemsize == 1 or other.is_complex
+        return other.is_complex or own.itemsize <= other.itemsize
     return own.itemsize < other.itemsize or not torch.can_cast(other, own)
 
 

@@ -29,11 +29,13 @@ class Kept:
             )
             for prefix, module in model.named_modules()
         ]
-        self._attributes = [(module, dict(vars(module))) for _, module, *_ in self._modules]
+        self._attributes = [
+            (prefix, module, dict(vars(module))) for prefix, module, *_ in self._modules
+        ]
         # An LSTM has its parameters in a list, too, and computes with these.
         self._containers = [
             (value, value.copy())
-            for _, attributes in self._attributes
+            for *_, attributes in self._attributes
             for value in attributes.values()
             if type(value) in (list, dict, OrderedDict, set)
         ]
@@ -50,9 +52,14 @@ class Kept:
                         one, other = now.get(name), before.get(name)
                         is_cache = part == "_buffers" and name in non_persistent
                         if one is not other and not (is_cache and _has_same_values(one, other)):
-                            self._tell(f"{prefix}.{name}".removeprefix("."), _PARTS[part])
-        for module, attributes in self._attributes:
+                            self._tell(prefix, name, _PARTS[part])
+        for prefix, module, attributes in self._attributes:
             if not _is_same(vars(module), attributes):
+                for name, value in attributes.items():
+                    other = vars(module).get(name)
+                    is_tensor = isinstance(value, torch.Tensor) and other is not value
+                    if is_tensor and not _has_same_values(other, value):
+                        self._tell(prefix, name, "tensor")
                 vars(module).clear()
                 vars(module).update(attributes)
         for container, elements in self._containers:
@@ -63,7 +70,8 @@ class Kept:
                 else:
                     container.update(elements)
 
-    def _tell(self, name: str, kind: str) -> None:
+    def _tell(self, prefix: str, leaf: str, kind: str) -> None:
+        name = f"{prefix}.{leaf}".removeprefix(".")
         if name in self._found.compared:
             self._found.compared.remove(name)
         self._found.not_compared[name] = f"the loader puts another {kind} in its place"

@@ -6,7 +6,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -30,7 +30,7 @@ from tensorizer_ops._attest.watched import Owners, Watched, Write
 from tensorizer_ops._base.coverage import Layout, uncovered
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import refuse_without_memory
-from tensorizer_ops._base.states import registered_in, why_more
+from tensorizer_ops._base.states import attributes_of, registered_in, why_more
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
@@ -40,16 +40,25 @@ _COMPARED = "compared by load_weights="
 _OTHER_MEMORY = "the loader gives it other memory"
 
 
+class _Attribute(NamedTuple):
+    name: str
+    tensor: torch.Tensor
+    span: Span
+
+
 class Watch(TorchDispatchMode):
     """Compares what its block would write to tensors with what they have, and writes nothing.
 
     The block copies from a :class:`Weight` of a :class:`Compared`, or from what it makes of one.
+    Only plain attributes are written, because loaders keep what they work with there; afterwards
+    they are what they were before.
     """
 
     def __init__(
         self,
         tensors: Mapping[str, torch.Tensor],
         unlisted: Mapping[str, torch.Tensor],
+        attributes: Mapping[str, torch.Tensor],
         doubts: Mapping[str, str],
         stored: Mapping[str, int],
         dtypes: Collection[torch.dtype],
@@ -59,6 +68,7 @@ class Watch(TorchDispatchMode):
         Args:
             tensors: what is to be compared, by the names in a ``state_dict()``.
             unlisted: other tensors of the model. Only what differs of them is listed.
+            attributes: tensors that modules have as plain attributes.
             doubts: why some of ``tensors`` cannot be compared, by name.
             stored: how many elements the tensors of the file have.
             dtypes: the types of these tensors.
@@ -105,6 +115,15 @@ class Watch(TorchDispatchMode):
             if watched.names[0] in unknown:
                 watched.sources.add(watched.names[0])  # so that it does not count as compared
         self._owners = Owners(self._watched)
+        self._attributes = Owners(
+            [
+                _Attribute(name, tensor, where)
+                for name, tensor in attributes.items()
+                if (where := span(tensor))
+            ]
+        )
+        # What was in those that are written, by name.
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._maps = _Maps(self)
 
     def __enter__(self) -> Watch:
@@ -121,6 +140,7 @@ class Watch(TorchDispatchMode):
         self._maps.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunctionSubclass():
+            self._restore()
             for name, data in self._data.items():
                 if _layout(self._tensors[name]) != _layout(data):
                     self._tensors[name].data = data
@@ -128,6 +148,15 @@ class Watch(TorchDispatchMode):
         with self._comparing:
             if kind is None:
                 self._finish()
+
+    def _restore(self) -> None:
+        """Give attributes what they had, and list what the block has left there."""
+        for name, (tensor, before) in self._before.items():
+            if found := difference(before, tensor):
+                tensor.copy_(before)
+                self.attestation.different[name] = found.text(
+                    tensor.shape, "what the loader makes of the file"
+                )
 
     def _finish(self) -> None:
         found = self.attestation
@@ -195,6 +224,7 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         written = list(written_by(func, args, kwargs))
+        self._keep(written)
         changed = [each for tensor in written for each in self._owners.of(tensor)]
         if not changed:
             if types and any(map(is_divided, tensors_in((args, kwargs)))):
@@ -210,6 +240,14 @@ class Watch(TorchDispatchMode):
         for watched in changed:
             self._tell_change(watched, func)
         return self._run_on_copies(func, args, kwargs, written)
+
+    def _keep(self, written: list[torch.Tensor]) -> None:
+        """Keep what is in attributes before they are written."""
+        for tensor in written:
+            for name, own, _ in self._attributes.of(tensor):
+                if name not in self._before:
+                    own = own.detach()
+                    self._before[name] = own, own.clone()
 
     def _run_on_copies(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]
@@ -250,6 +288,7 @@ class Watch(TorchDispatchMode):
             for watched in owners:
                 self._tell_change(watched, method.__name__)
             return tensor
+        self._keep([tensor])
         method(tensor, *given)
         self._origins.forget(tensor)
         return tensor
@@ -262,10 +301,14 @@ class Watch(TorchDispatchMode):
         if is_divided(target):
             self._tell_change(watched, func)
             return
-        made_of = [given[0].dtype] if func is _aten.copy_.default else []
-        if target.dtype not in self._dtypes:
-            made_of += self._dtypes
-        if name not in self._unlisted and (why := why_coarse(target.dtype, made_of)):
+        own, why = watched.tensor.dtype, None
+        if own not in self._dtypes:
+            # The loader may have cast it, and casts no counters and the like to weights.
+            is_float = own.is_floating_point
+            why = why_coarse(own, [d for d in self._dtypes if not is_float or d.is_floating_point])
+        if func is _aten.copy_.default:
+            why = why or why_coarse(target.dtype, [given[0].dtype])
+        if why and name not in self._unlisted:
             self.attestation.not_compared[name] = why
             return
         for tensor in tensors_in(given):
@@ -335,6 +378,17 @@ def unlisted_in(
         name: tensor
         for name, tensor in registered_in(model).items()
         if name not in state and (has_memory(tensor) or _lies_elsewhere(tensor))
+    }
+
+
+def attributes_in(
+    state: Mapping[str, torch.Tensor], model: torch.nn.Module
+) -> dict[str, torch.Tensor]:
+    """Return the plain attributes of modules, in plain memory, that are not to be compared."""
+    return {
+        name: tensor
+        for name, tensor in attributes_of(model, ())
+        if name not in state and is_plain(tensor) and has_memory(tensor)
     }
 
 

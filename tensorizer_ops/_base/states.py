@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -46,14 +46,14 @@ def slots_of(
             yield name, owner, leaf, tensor
 
 
-def tensors_of(module: torch.nn.Module, stored: Container[str]) -> dict[str, torch.Tensor]:
+def tensors_of(module: torch.nn.Module, stored: Collection[str]) -> dict[str, torch.Tensor]:
     """Return the ``state_dict()`` of a module, with what it leaves out of that a file has.
 
     These are buffers, and tensors that are plain attributes, as those of ``weight_norm`` are.
     """
     state: dict[str, torch.Tensor] = dict(module.state_dict(keep_vars=True))
     left_out = ((name, tensor) for name, _, _, tensor in list(slots_of(module, state, stored)))
-    for name, tensor in itertools.chain(left_out, _attributes_of(module)):
+    for name, tensor in itertools.chain(left_out, attributes_of(module, stored)):
         if name in stored:
             state.setdefault(name, tensor)
     return state
@@ -75,22 +75,33 @@ def _registered_in(
             yield f"{prefix}.{leaf}".removeprefix("."), owner, leaf, tensor
 
 
-def _attributes_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors that are plain attributes of modules, or of their classes."""
+def attributes_of(
+    module: torch.nn.Module, names: Iterable[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors that are plain attributes of modules, or of their classes.
+
+    TorchScript does not tell which attributes its modules have: of these, those of ``names``.
+    """
+    leaves: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        leaves[name.rpartition(".")[0]].append(name.rpartition(".")[2])
     for prefix, owner in module.named_modules(remove_duplicate=False):
         classes = [kind for kind in type(owner).__mro__ if kind is not torch.nn.Module]
-        for attributes in (vars(owner), *map(vars, classes)):
+        places = [vars(owner), *map(vars, classes)]
+        if isinstance(owner, torch.jit.ScriptModule):
+            places.append({leaf: getattr(owner, leaf, None) for leaf in leaves[prefix]})
+        for attributes in places:
             for leaf, value in attributes.items():
                 if isinstance(value, torch.Tensor):
                     yield f"{prefix}.{leaf}".removeprefix("."), value
 
 
-def _own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _own_tensors(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
     """Return the tensors of a module by the names by which it gets them."""
-    return registered_in(module) | dict(reversed(list(_attributes_of(module))))
+    return registered_in(module) | dict(reversed(list(attributes_of(module, names))))
 
 
-def state_of(model: torch.nn.Module, stored: Container[str]) -> dict[str, torch.Tensor]:
+def state_of(model: torch.nn.Module, stored: Collection[str]) -> dict[str, torch.Tensor]:
     """Return what :func:`tensors_of` does, if these are the tensors that the module has."""
     state = tensors_of(model, stored)
     for name in _hidden(model, state):
@@ -110,7 +121,7 @@ def _hidden(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterat
         for name, value in itertools.chain(*(getattr(module, part).items() for part in _PARTS)):
             if getattr(module, name, None) is not value:
                 yield f"{prefix}.{name}".removeprefix(".")
-    for name, tensor in _own_tensors(model).items():
+    for name, tensor in _own_tensors(model, state).items():
         other = state.get(name)
         if isinstance(other, torch.Tensor) and not _is_same(other, tensor):
             yield name
@@ -132,7 +143,7 @@ def doubts(
         given: a module, or what ``state`` has.
         state: the tensors to compare; of a module, those of :func:`tensors_of`.
     """
-    own = _own_tensors(given) if isinstance(given, torch.nn.Module) else state
+    own = _own_tensors(given, state) if isinstance(given, torch.nn.Module) else state
     found: dict[str, str] = {}
     others: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
@@ -220,7 +231,7 @@ class _Parts:
 
 
 def trusted_state(
-    given: torch.nn.Module | Mapping[str, torch.Tensor], stored: Container[str]
+    given: torch.nn.Module | Mapping[str, torch.Tensor], stored: Collection[str]
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of a module, or of a dict, if these are all that a program computes with.
 

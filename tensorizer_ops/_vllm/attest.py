@@ -10,7 +10,7 @@ import torch
 from tensorizer_ops._attest.attest import dtypes_in, sizes_in, weights_of
 from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
-from tensorizer_ops._attest.watch import Watch, unlisted_in
+from tensorizer_ops._attest.watch import Watch, attributes_in, unlisted_in
 from tensorizer_ops._base.states import doubts, tensors_of
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of, other_models, signed_contents
@@ -67,7 +67,8 @@ def _attested(
                 reshaped.make_anew(module)
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
         others = {name: each for name, each in unlisted.items() if name not in hidden}
-        watch = Watch(watched, others, unclear, sizes, dtypes_in(*readers))
+        attributes = attributes_in(tensors, model)
+        watch = Watch(watched, others, attributes, unclear, sizes, dtypes_in(*readers))
         contents = signed_contents(readers)
         with watch:
             model.load_weights(weights())  # type: ignore[operator]

@@ -930,7 +930,7 @@ def test_what_is_made_of_the_file_alone(tmp_path: Path, load: Any) -> None:
     stored = torch.randn(8, 8)
     tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
     model = torch.nn.Linear(8, 8, bias=False)
-    model.stage = torch.zeros(8, 8)
+    model.stage = stored.clone()  # as a load leaves it
 
     def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
         load(of_file(weights), model)
@@ -1289,6 +1289,8 @@ def test_types_that_lose_most_of_the_values(tmp_path: Path, how: str, name: str)
         ("int8", "int64"),
         ("bool", "int8"),
         ("float32", "complex64"),
+        ("float32", "int64"),
+        ("bfloat16", "int16"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Casting complex values")
@@ -1306,12 +1308,57 @@ def test_types_that_lose_the_values_of_another_kind(tmp_path: Path, own: str, st
     assert attest(model, file, load_weights=load).not_compared == {"w": why}
 
 
-def test_integers_that_are_widened_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["int64", "float16"])
+def test_integers_that_are_widened_lose_nothing(tmp_path: Path, name: str) -> None:
     model, file = torch.nn.Module(), tmp_path / "m.tensors"
-    model.register_buffer("w", torch.arange(3))
+    model.register_buffer("w", torch.arange(3, dtype=getattr(torch, name)))
     tensorizer_ops.save(file, {"w": torch.arange(3, dtype=torch.int8)})
     found = attest(model, file, load_weights=lambda named: [model.w.copy_(t) for _, t in named])
     assert found.equal
+
+
+class WithScale(torch.nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(3))
+        self.scale = torch.full((3,), scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.w * self.scale
+
+
+@pytest.mark.parametrize("way", ["replaces", "writes", "multiplies"])
+def test_an_attribute_that_a_loader_fills(tmp_path: Path, way: str) -> None:
+    """It is compared if it is filled under another name, and not written."""
+    model, file = WithScale(9.0), tmp_path / "m.tensors"
+    tensorizer_ops.save(file, {"w": torch.ones(3), "q.scale": torch.full((3,), 2.0)})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, each in weights:
+            if name == "w":
+                model.w.data.copy_(each)
+            elif way == "replaces":
+                model.scale = each.clone()
+            else:
+                getattr(model.scale, "copy_" if way == "writes" else "mul_")(each)
+
+    for scale in (9.0, 2.0):
+        model.scale.fill_(scale)
+        found = attest(model, file, load_weights=load)
+        assert found.equal == (scale == 2.0 and way != "multiplies")
+        assert model.scale.tolist() == [scale] * 3
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_attributes_of_torchscript(tmp_path: Path, is_inner: bool) -> None:
+    prefix, file = "0." * is_inner, tmp_path / "m.tensors"
+    tensorizer_ops.save(file, {f"{prefix}w": torch.ones(3), f"{prefix}scale": torch.ones(3)})
+    for scale in (1.0, 9.0):
+        model = torch.jit.script(WithScale(scale))
+        model = torch.nn.Sequential(model) if is_inner else model
+        assert attest(model, file).equal == (scale == 1)
+    with pytest.raises(errors.HashMismatch, match="scale"):
+        tensorizer_ops.verify_tensors(file, model)
 
 
 def test_a_parameter_that_has_lost_its_elements(tmp_path: Path, parts: Parts) -> None:
@@ -1522,7 +1569,7 @@ def test_parameters_that_a_module_has_in_a_list(tmp_path: Path, kind: Any) -> No
             model._flat_weights = []
 
     found = attest(model, tmp_path / "m.tensors", load_weights=load)
-    assert len(found.not_compared) == 4 and not found.compared
+    assert len(found.not_compared) == 5 and not found.compared  # with the attribute
     assert model._flat_weights is flat and model.first is first
     assert model.weight_hh_l0 is before[1] and not hasattr(model, "scale")
     assert all(one is other for one, other in zip(flat, before, strict=True))
