@@ -1,10 +1,12 @@
 // What is fetched from a server, shared among processes.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <future>
 #include <semaphore>
 
@@ -306,6 +308,34 @@ TEST_F(NodeTest, RefusesWhatOthersCouldWrite) {
   fs::create_hard_link(other, file);
   EXPECT_EQ(error_of([&] { open(); }).kind(), ErrorKind::PermissionDenied);
   EXPECT_EQ(fs::file_size(other), 4);
+}
+
+TEST_F(NodeTest, LeavesNoFileThatCannotGrow) {
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small = {1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_EQ(error_of([&] { open(); }).system_errno(), EFBIG);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(files(), 0);
+}
+
+TEST_F(NodeTest, TheFileGoesWhenAllCloseItAtOnce) {
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::unique_ptr<Source>> sources;
+    for (int i = 0; i < 3; ++i) sources.push_back(open());
+    std::barrier<> all(3);
+    std::vector<std::jthread> threads;
+    for (std::unique_ptr<Source>& source : sources) {
+      threads.emplace_back([&] {
+        all.arrive_and_wait();
+        source.reset();
+      });
+    }
+    threads.clear();
+    ASSERT_EQ(files(), 0) << round;
+  }
 }
 
 TEST_F(NodeTest, RefusesServersThatDoNotTellTheVersion) {

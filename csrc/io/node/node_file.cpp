@@ -79,7 +79,9 @@ NodeFile::NodeFile(const std::string& folder, const std::string& content, std::u
   if (failure) throw system_error(failure.value(), "cannot create", folder_);
   open(cancel);
   if (ftruncate(file_.get(), static_cast<off_t>(blocks_at_ + blocks_at_ / kBlock)) != 0) {
-    throw system_error(errno, "cannot grow", path_);
+    const int failure = errno;
+    leave();
+    throw system_error(failure, "cannot grow", path_);
   }
 }
 
@@ -104,9 +106,15 @@ void NodeFile::open(Cancel& cancel) {
   } while (!has_name(file_));
 }
 
-NodeFile::~NodeFile() {
+NodeFile::~NodeFile() { leave(); }
+
+void NodeFile::leave() {
   try {
-    if (lock_bytes(file_.get(), F_WRLCK, kUsers, kUsers + 1, path_)) unlink(path_.c_str());
+    // First, or those that leave at the same moment would take each other for users.
+    lock_bytes(file_.get(), F_UNLCK, kUsers, kUsers + 1, path_);
+    if (lock_bytes(file_.get(), F_WRLCK, kUsers, kUsers + 1, path_) && has_name(file_)) {
+      unlink(path_.c_str());
+    }
   } catch (const Error&) {  // the file stays
   }
 }

@@ -57,6 +57,7 @@ class NodeFile {
 
  private:
   void open(Cancel& cancel);
+  void leave();
   Run marked(std::uint64_t begin, std::uint64_t end, Cancel& cancel) const;
   void remove_unused() const;
 
