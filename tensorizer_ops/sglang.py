@@ -61,7 +61,13 @@ def _loader() -> type:
                     f"the model takes weights from {source.model_or_path!r} as well, which the "
                     f"load format {LOAD_FORMAT} cannot do: use another load format",
                 )
-            found = weights(self._settings, source.model_or_path)
+            tower = getattr(source.model_config.hf_config, "mm_vision_tower", None)
+            if tower is not None and "trust" in self._settings.options:
+                raise errors.InvalidArgument(
+                    f"the model takes its vision tower from {tower!r}, which is not compared with "
+                    "what was signed: SGLang cannot load it with the option 'trust'",
+                )
+            found = weights(self._settings, source.model_or_path, may_be_led=True)
             layer = self.load_config.draft_model_idx
             if layer is not None:
                 found = self._filter_mtp_weights(found, "", layer)

@@ -33,7 +33,8 @@ class WorkerExtension:
         from tensorizer_ops._vllm.attest import attest_model
 
         model = self.get_model()  # type: ignore[attr-defined]
-        found = attest_model(model, uri, {} if options is None else options)
+        engine = self.parallel_config.data_parallel_index  # type: ignore[attr-defined]
+        found = attest_model(model, uri, {} if options is None else options, engine)
         return {"equal": found.equal, **asdict(found)}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from tensorizer_ops import errors
+from tensorizer_ops._attest.attributes import Attributes
 from tensorizer_ops._attest.compared import (
     Attestation,
     Compared,
@@ -16,7 +17,7 @@ from tensorizer_ops._attest.compared import (
     why_coarse,
 )
 from tensorizer_ops._attest.kept import Kept
-from tensorizer_ops._attest.watch import Watch, attributes_in, unlisted_in
+from tensorizer_ops._attest.watch import Watch, unlisted_in
 from tensorizer_ops._base.arguments import checked, wrong
 from tensorizer_ops._base.memory import identity
 from tensorizer_ops._base.options import Options
@@ -95,7 +96,7 @@ def attest(
                 "model= has a ScriptModule, which load_weights= cannot fill: give none"
             )
         state, sizes = state_of(model, reader), sizes_in(reader)
-        others = unlisted_in(state, model), attributes_in(state, model)
+        others = unlisted_in(state, model), Attributes(model, state)
         watch = Watch(state, *others, doubts(model, state), sizes, dtypes_in(reader))
         with Kept(model, watch.attestation), watch:
             load_weights(weights_of(reader))

@@ -70,7 +70,8 @@ def _loses(own: torch.dtype, other: torch.dtype) -> bool:
         return own.itemsize == 1
     if own.is_floating_point:
         return other.is_complex or own.itemsize <= other.itemsize
-    return own.itemsize < other.itemsize or not torch.can_cast(other, own)
+    size = own.itemsize // 2 if own.is_complex and not other.is_complex else own.itemsize
+    return size < other.itemsize or not torch.can_cast(other, own)
 
 
 @dataclass

@@ -55,10 +55,10 @@ class Kept:
                             self._tell(prefix, name, _PARTS[part])
         for prefix, module, attributes in self._attributes:
             if not _is_same(vars(module), attributes):
-                for name, value in attributes.items():
-                    other = vars(module).get(name)
-                    is_tensor = isinstance(value, torch.Tensor) and other is not value
-                    if is_tensor and not _has_same_values(other, value):
+                for name in attributes.keys() | vars(module).keys():
+                    one, other = attributes.get(name), vars(module).get(name)
+                    is_tensor = isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor)
+                    if is_tensor and one is not other and not _has_same_values(one, other):
                         self._tell(prefix, name, "tensor")
                 vars(module).clear()
                 vars(module).update(attributes)

@@ -6,7 +6,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from tensorizer_ops import errors
+from tensorizer_ops._attest.attributes import OTHER_MEMORY, Attributes, layout_of
 from tensorizer_ops._attest.compared import (
     Attestation,
     Compared,
@@ -30,20 +31,13 @@ from tensorizer_ops._attest.watched import Owners, Watched, Write
 from tensorizer_ops._base.coverage import Layout, uncovered
 from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import refuse_without_memory
-from tensorizer_ops._base.states import attributes_of, registered_in, why_more
+from tensorizer_ops._base.states import registered_in, why_more
 from tensorizer_ops._front.weight import Weight
 
 _aten = torch.ops.aten
 # Methods that write to tensors by no operation.
 _MAPS = ("apply_", "map_", "map2_")
 _COMPARED = "compared by load_weights="
-_OTHER_MEMORY = "the loader gives it other memory"
-
-
-class _Attribute(NamedTuple):
-    name: str
-    tensor: torch.Tensor
-    span: Span
 
 
 class Watch(TorchDispatchMode):
@@ -58,7 +52,7 @@ class Watch(TorchDispatchMode):
         self,
         tensors: Mapping[str, torch.Tensor],
         unlisted: Mapping[str, torch.Tensor],
-        attributes: Mapping[str, torch.Tensor],
+        attributes: Attributes,
         doubts: Mapping[str, str],
         stored: Mapping[str, int],
         dtypes: Collection[torch.dtype],
@@ -68,7 +62,7 @@ class Watch(TorchDispatchMode):
         Args:
             tensors: what is to be compared, by the names in a ``state_dict()``.
             unlisted: other tensors of the model. Only what differs of them is listed.
-            attributes: tensors that modules have as plain attributes.
+            attributes: the plain attributes of the modules.
             doubts: why some of ``tensors`` cannot be compared, by name.
             stored: how many elements the tensors of the file have.
             dtypes: the types of these tensors.
@@ -78,6 +72,7 @@ class Watch(TorchDispatchMode):
         # The names that must be compared come first, also of tied tensors.
         self._tensors = {**usable(tensors, self.attestation), **unlisted}
         self._unlisted = unlisted.keys()
+        self._attributes = attributes
         self._stored, self._dtypes = stored, dtypes
         for name, tensor in self._tensors.items():
             if _lies_elsewhere(tensor):  # whose writes would be run
@@ -115,15 +110,6 @@ class Watch(TorchDispatchMode):
             if watched.names[0] in unknown:
                 watched.sources.add(watched.names[0])  # so that it does not count as compared
         self._owners = Owners(self._watched)
-        self._attributes = Owners(
-            [
-                _Attribute(name, tensor, where)
-                for name, tensor in attributes.items()
-                if (where := span(tensor))
-            ]
-        )
-        # What was in those that are written, by name.
-        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._maps = _Maps(self)
 
     def __enter__(self) -> Watch:
@@ -139,31 +125,22 @@ class Watch(TorchDispatchMode):
     ) -> None:
         self._maps.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._attributes.restore(self.attestation)
         with torch._C.DisableTorchFunctionSubclass():
-            self._restore()
             for name, data in self._data.items():
-                if _layout(self._tensors[name]) != _layout(data):
+                if layout_of(self._tensors[name]) != layout_of(data):
                     self._tensors[name].data = data
-                    self.attestation.not_compared[name] = _OTHER_MEMORY
+                    self.attestation.not_compared[name] = OTHER_MEMORY
         with self._comparing:
             if kind is None:
                 self._finish()
-
-    def _restore(self) -> None:
-        """Give attributes what they had, and list what the block has left there."""
-        for name, (tensor, before) in self._before.items():
-            if found := difference(before, tensor):
-                tensor.copy_(before)
-                self.attestation.different[name] = found.text(
-                    tensor.shape, "what the loader makes of the file"
-                )
 
     def _finish(self) -> None:
         found = self.attestation
         # A storage can be resized, or moved to shared memory.
         moved = [watched for watched in self._watched if span(watched.tensor) != watched.span]
         for watched in moved:
-            found.not_compared[watched.names[0]] = _OTHER_MEMORY
+            found.not_compared[watched.names[0]] = OTHER_MEMORY
             self._watched.remove(watched)
         for watched, tensor, copy, func in self._lent:
             if difference(copy, tensor.detach().resolve_conj().resolve_neg()):
@@ -224,7 +201,7 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         written = list(written_by(func, args, kwargs))
-        self._keep(written)
+        self._attributes.keep(written)
         changed = [each for tensor in written for each in self._owners.of(tensor)]
         if not changed:
             if types and any(map(is_divided, tensors_in((args, kwargs)))):
@@ -240,14 +217,6 @@ class Watch(TorchDispatchMode):
         for watched in changed:
             self._tell_change(watched, func)
         return self._run_on_copies(func, args, kwargs, written)
-
-    def _keep(self, written: list[torch.Tensor]) -> None:
-        """Keep what is in attributes before they are written."""
-        for tensor in written:
-            for name, own, _ in self._attributes.of(tensor):
-                if name not in self._before:
-                    own = own.detach()
-                    self._before[name] = own, own.clone()
 
     def _run_on_copies(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]
@@ -288,7 +257,7 @@ class Watch(TorchDispatchMode):
             for watched in owners:
                 self._tell_change(watched, method.__name__)
             return tensor
-        self._keep([tensor])
+        self._attributes.keep([tensor])
         method(tensor, *given)
         self._origins.forget(tensor)
         return tensor
@@ -379,25 +348,6 @@ def unlisted_in(
         for name, tensor in registered_in(model).items()
         if name not in state and (has_memory(tensor) or _lies_elsewhere(tensor))
     }
-
-
-def attributes_in(
-    state: Mapping[str, torch.Tensor], model: torch.nn.Module
-) -> dict[str, torch.Tensor]:
-    """Return the plain attributes of modules, in plain memory, that are not to be compared."""
-    return {
-        name: tensor
-        for name, tensor in attributes_of(model, ())
-        if name not in state and is_plain(tensor) and has_memory(tensor)
-    }
-
-
-def _layout(tensor: torch.Tensor) -> Hashable:
-    """Return a key that changes when a tensor gets other memory, or another view of it."""
-    where = span(tensor)
-    if where is None:
-        return None if tensor.is_nested else tensor.shape, tensor.dtype, tensor.device
-    return identity(tensor) if where.begin != where.end else (where, tensor.shape, tensor.dtype)
 
 
 def _lies_elsewhere(tensor: torch.Tensor) -> bool:

@@ -82,6 +82,7 @@ class Owners(Generic[_Owner]):
     """Finds the tensors that memory belongs to."""
 
     def __init__(self, every: list[_Owner]) -> None:
+        self.every = every
         self._groups: dict[torch.device, list[_Group[_Owner]]] = defaultdict(list)
         for owner in sorted(every, key=lambda each: each.span.begin):
             groups = self._groups[owner.tensor.device]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
@@ -53,7 +53,7 @@ def tensors_of(module: torch.nn.Module, stored: Collection[str]) -> dict[str, to
     """
     state: dict[str, torch.Tensor] = dict(module.state_dict(keep_vars=True))
     left_out = ((name, tensor) for name, _, _, tensor in list(slots_of(module, state, stored)))
-    for name, tensor in itertools.chain(left_out, attributes_of(module, stored)):
+    for name, tensor in itertools.chain(left_out, attributes_of(module, stored).items()):
         if name in stored:
             state.setdefault(name, tensor)
     return state
@@ -75,30 +75,37 @@ def _registered_in(
             yield f"{prefix}.{leaf}".removeprefix("."), owner, leaf, tensor
 
 
-def attributes_of(
-    module: torch.nn.Module, names: Iterable[str]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors that are plain attributes of modules, or of their classes.
+def attributes_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Return the tensors that modules have as plain attributes, also of their classes.
 
     TorchScript does not tell which attributes its modules have: of these, those of ``names``.
     """
+    return {name: tensor for name, _, _, tensor in _attributes_in(module, names)}
+
+
+def _attributes_in(
+    module: torch.nn.Module, names: Iterable[str]
+) -> Iterator[tuple[str, torch.nn.Module, str, torch.Tensor]]:
     leaves: dict[str, list[str]] = defaultdict(list)
     for name in names:
         leaves[name.rpartition(".")[0]].append(name.rpartition(".")[2])
     for prefix, owner in module.named_modules(remove_duplicate=False):
-        classes = [kind for kind in type(owner).__mro__ if kind is not torch.nn.Module]
-        places = [vars(owner), *map(vars, classes)]
+        attributes: dict[str, Any] = {}
+        for place in (*reversed(type(owner).__mro__), owner):
+            attributes |= vars(place) if place is not torch.nn.Module else {}
         if isinstance(owner, torch.jit.ScriptModule):
-            places.append({leaf: getattr(owner, leaf, None) for leaf in leaves[prefix]})
-        for attributes in places:
-            for leaf, value in attributes.items():
-                if isinstance(value, torch.Tensor):
-                    yield f"{prefix}.{leaf}".removeprefix("."), value
+            code = owner._c  # beside which Python has attributes of the same names
+            attributes |= {
+                leaf: code.getattr(leaf) for leaf in leaves[prefix] if code.hasattr(leaf)
+            }
+        for leaf, value in attributes.items():
+            if isinstance(value, torch.Tensor):
+                yield f"{prefix}.{leaf}".removeprefix("."), owner, leaf, value
 
 
 def _own_tensors(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
     """Return the tensors of a module by the names by which it gets them."""
-    return registered_in(module) | dict(reversed(list(attributes_of(module, names))))
+    return registered_in(module) | attributes_of(module, names)
 
 
 def state_of(model: torch.nn.Module, stored: Collection[str]) -> dict[str, torch.Tensor]:
@@ -117,10 +124,19 @@ def _hidden(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterat
 
     So it does for those that a module has, but does not get by their names.
     """
-    for prefix, module in model.named_modules():
-        for name, value in itertools.chain(*(getattr(module, part).items() for part in _PARTS)):
-            if getattr(module, name, None) is not value:
-                yield f"{prefix}.{name}".removeprefix(".")
+    parts = (
+        (f"{prefix}.{leaf}".removeprefix("."), module, leaf, value)
+        for prefix, module in model.named_modules()
+        for part in _PARTS
+        for leaf, value in getattr(module, part).items()
+    )
+    for name, module, leaf, value in itertools.chain(parts, _attributes_in(model, ())):
+        # TorchScript does not ask Python.
+        if (
+            not isinstance(module, torch.jit.ScriptModule)
+            and getattr(module, leaf, None) is not value
+        ):
+            yield name
     for name, tensor in _own_tensors(model, state).items():
         other = state.get(name)
         if isinstance(other, torch.Tensor) and not _is_same(other, tensor):

@@ -70,7 +70,7 @@ def weights(
     model: str,
     group: dist.ProcessGroup | None = None,
     roots: dict[str, str] | None = None,
-    drafts: bool = False,
+    may_be_led: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Return an iterator of the names and tensors in the files of a model, in their order.
 
@@ -86,9 +86,10 @@ def weights(
             signed, they compare what they have opened.
         roots: the root digests of the signed folders that the same server has loaded from, to which
             this one is added. A folder must be the same again.
-        drafts: whether tokens are drafted for the model, as another config may have said.
+        may_be_led: whether files in a folder that was given may have led the server to ``model``,
+            also if its weights are in a signed folder: such as a config that says to draft tokens.
     """
-    opened = _opened(settings, model, group, {} if roots is None else roots, drafts)
+    opened = _opened(settings, model, group, {} if roots is None else roots, may_be_led)
     return _each(settings, *opened)  # what must be refused is, before a server drops what it has
 
 
@@ -114,7 +115,7 @@ def _opened(
     model: str,
     group: dist.ProcessGroup | None,
     roots: dict[str, str],
-    drafts: bool,
+    may_be_led: bool,
 ) -> tuple[list[str], dict[str, Any], list[Reader]]:
     """Return the files of a model, how to load them, and readers if there are several ranks."""
     uri = settings.uri or model
@@ -124,7 +125,7 @@ def _opened(
         _must_be_there(uri)
         served, place = _served_folder(model, uri, settings.options)
         if "trust" in settings.options:
-            if drafts or (served is None and uri != model):
+            if may_be_led or (served is None and uri != model):
                 _refuse_led_elsewhere(settings.model, model)
             _refuse_other_spelling(model, is_compared=served is not None)
         options = served.loads if served else settings.options

@@ -7,33 +7,49 @@ from contextlib import ExitStack
 
 import torch
 
+from tensorizer_ops import errors
 from tensorizer_ops._attest.attest import dtypes_in, sizes_in, weights_of
+from tensorizer_ops._attest.attributes import Attributes
 from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
-from tensorizer_ops._attest.watch import Watch, attributes_in, unlisted_in
+from tensorizer_ops._attest.watch import Watch, unlisted_in
+from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.states import doubts, tensors_of
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of, other_models, signed_contents
 from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
-from tensorizer_ops._vllm.ranks import all_succeed
+from tensorizer_ops._vllm.ranks import all_succeed, from_all
 
 
-def attest_model(model: torch.nn.Module, uri: str, options: Mapping[str, str]) -> Attestation:
+def attest_model(
+    model: torch.nn.Module, uri: str, options: Mapping[str, str], engine: int
+) -> Attestation:
     """Compare the weights of a model with files, and change nothing.
 
-    If the files must be signed, all ranks call this together. If it fails on one, or if they have
-    compared with several models, the last one raises, and the others compare nothing.
+    All ranks of an engine call this together, and none is equal unless all are. If it fails on one,
+    or if they have compared with several signed models, the last one raises, and the others compare
+    nothing. vLLM shows only what the first ``engine``, 0, returns: others raise if they differ.
     """
-    if "trust" not in options:
-        return _attested(model, uri, options)[0]
     found: list[Attestation] = []
 
-    def signed() -> list[str]:
+    def compared() -> list[str]:
         attestation, contents = _attested(model, uri, options)
         found.append(attestation)
-        return contents
+        return contents if "trust" in options else []
 
-    return found[0] if all_succeed(signed, other_models(uri)) else Attestation([], {}, {}, [])
+    def shown() -> None:
+        if engine and not found[0].equal:
+            raise errors.HashMismatch(
+                f"engine {engine} has other weights than {label(uri)}, or some that cannot be "
+                f"compared: {found[0].different or found[0].not_compared}"[:1000]
+            )
+
+    if not all_succeed(compared, other_models(uri)):
+        return Attestation([], {}, {}, [])
+    others = [rank for rank, equal in enumerate(from_all(found[0].equal)) if not equal]
+    if found[0].equal:
+        found[0].not_compared |= {f"rank {rank}": "its answer is not equal" for rank in others}
+    return found[0] if all_succeed(shown) else Attestation([], {}, {}, [])
 
 
 def _attested(
@@ -67,7 +83,7 @@ def _attested(
                 reshaped.make_anew(module)
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
         others = {name: each for name, each in unlisted.items() if name not in hidden}
-        attributes = attributes_in(tensors, model)
+        attributes = Attributes(model, tensors)
         watch = Watch(watched, others, attributes, unclear, sizes, dtypes_in(*readers))
         contents = signed_contents(readers)
         with watch:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch.distributed as dist
 from vllm.distributed import get_world_group
 
 from tensorizer_ops import errors
+
+_Value = TypeVar("_Value")
 
 
 def all_succeed(work: Callable[[], object], unlike: str = "results of ranks differ") -> bool:
@@ -28,12 +31,18 @@ def all_succeed(work: Callable[[], object], unlike: str = "results of ranks diff
     except Exception as caught:
         error = caught
     world = get_world_group()
-    own = result, None if error is None else str(error)
-    outcomes = [own] * world.world_size
-    dist.all_gather_object(outcomes, own, world.cpu_group)
+    outcomes = from_all((result, None if error is None else str(error)))
     failed = [text for _, text in outcomes if text is not None]
     if not failed and any(other != result for other, _ in outcomes):
         error, failed = errors.HashMismatch(unlike), [unlike]
     if failed and world.rank_in_group == world.world_size - 1:
         raise error or RuntimeError(failed[0])
     return not failed
+
+
+def from_all(own: _Value) -> list[_Value]:
+    """Return the values of all ranks, in their order."""
+    world = get_world_group()
+    values = [own] * world.world_size
+    dist.all_gather_object(values, own, world.cpu_group)
+    return values

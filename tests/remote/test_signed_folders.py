@@ -589,7 +589,9 @@ def test_a_config_leads_to_another_model(
     settings: dict[str, Any] = {"uri": uri, "options": signer.options}
 
     def load(**given: str) -> list[tuple[str, torch.Tensor]]:
-        return list(serving.weights(serving.Settings(settings | given), other, drafts=uri is None))
+        return list(
+            serving.weights(serving.Settings(settings | given), other, may_be_led=uri is None)
+        )
 
     with pytest.raises(errors.InvalidArgument, match=r"lacks model: .* the server now reads"):
         load()
@@ -598,6 +600,18 @@ def test_a_config_leads_to_another_model(
     with pytest.raises(errors.Crypto, match="give the same text to both"):
         load(model=f"x/../{other}")  # in which x may be a link
     assert load(model=other) and load(model=f"{other}/")
+
+
+@pytest.mark.parametrize("given", [None, "./given"])
+def test_a_file_leads_to_another_signed_folder(
+    tmp_path: Path, signer: Signer, given: str | None
+) -> None:
+    """Such as a pointer in the folder that a server was given, with a tokenizer beside it."""
+    tensorizer_ops.save(tmp_path / "other" / "m.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / "other", key=signer.private)
+    settings = serving.Settings({"model": given, "options": signer.options})
+    with pytest.raises(errors.Crypto if given else errors.InvalidArgument, match=r"other'"):
+        serving.weights(settings, str(tmp_path / "other"), may_be_led=True)
 
 
 @pytest.mark.parametrize("start", ["~/", "file://"])

@@ -128,6 +128,7 @@ bool names_policy(std::string_view value) noexcept {
 
 std::shared_ptr<const Policy> resolve_policy(const std::string& value) {
   const auto reference = parse_secret_reference(value);
+  if (!reference) refuse("option 'trust' must be " + std::string(kPolicyNames));
   const std::string name(reference->name);
   if (reference->place == SecretPlace::File) {
     return std::make_shared<const Policy>(policy_of_file(name));
