@@ -1327,26 +1327,116 @@ class WithScale(torch.nn.Module):
         return x * self.w * self.scale
 
 
-@pytest.mark.parametrize("way", ["replaces", "writes", "multiplies"])
-def test_an_attribute_that_a_loader_fills(tmp_path: Path, way: str) -> None:
-    """It is compared if it is filled under another name, and not written."""
-    model, file = WithScale(9.0), tmp_path / "m.tensors"
+class WithDefault(WithScale):
+    scale = torch.ones(3)
+
+
+WAYS: dict[str, Callable[[torch.nn.Module, torch.Tensor], object]] = {
+    "replaces": lambda model, each: setattr(model, "scale", each.clone()),
+    "writes": lambda model, each: model.scale.copy_(each),
+    "gives it other memory": lambda model, each: setattr(model.scale, "data", each.clone()),
+    "multiplies": lambda model, each: model.scale.mul_(each),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", [WithScale, WithDefault])
+def test_an_attribute_that_a_loader_fills(tmp_path: Path, way: str, kind: Any) -> None:
+    """It is compared if it is filled under another name, and has what it had before."""
+    model, file = kind(9.0), tmp_path / "m.tensors"
     tensorizer_ops.save(file, {"w": torch.ones(3), "q.scale": torch.full((3,), 2.0)})
 
     def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
         for name, each in weights:
             if name == "w":
                 model.w.data.copy_(each)
-            elif way == "replaces":
-                model.scale = each.clone()
             else:
-                getattr(model.scale, "copy_" if way == "writes" else "mul_")(each)
+                WAYS[way](model, each)
 
     for scale in (9.0, 2.0):
         model.scale.fill_(scale)
         found = attest(model, file, load_weights=load)
-        assert found.equal == (scale == 2.0 and way != "multiplies")
+        assert found.equal == (scale == 2.0 and way in ("replaces", "writes"))
         assert model.scale.tolist() == [scale] * 3
+
+
+@pytest.mark.parametrize("before", [None, [9.0]])
+def test_a_tensor_that_a_loader_puts_where_none_was(tmp_path: Path, before: object) -> None:
+    model, file = WithScale(9.0), tmp_path / "m.tensors"
+    tensorizer_ops.save(file, {"w": torch.ones(3)})
+    model.scale = before
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for _, each in weights:
+            model.w.data.copy_(each)
+            model.scale = each * 2
+
+    assert "scale" in attest(model, file, load_weights=load).not_compared
+    assert model.scale is before
+
+
+def test_attributes_that_cannot_be_copied_as_they_are(tmp_path: Path) -> None:
+    """One that is expanded, one that is conjugated, and one that was made for inference."""
+    model, file = torch.nn.Module(), tmp_path / "m.tensors"
+    model.register_buffer("w", torch.ones(3))
+    tensorizer_ops.save(file, {"w": torch.ones(3)})
+    wide, pair = torch.ones(1), torch.ones(3, dtype=torch.complex64)
+    model.wide, model.pair = wide.expand(1 << 40), pair.conj()
+    with torch.inference_mode():
+        model.own = torch.ones(3)
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for _, each in weights:
+            model.w.copy_(each)
+        with torch.inference_mode():
+            for tensor in (wide, pair, model.own):
+                tensor.mul_(2)
+
+    assert attest(model, file, load_weights=load).different.keys() == {"wide", "pair", "own"}
+    assert wide.item() == 1 and pair.tolist() == [1] * 3 and model.own.tolist() == [1] * 3
+
+
+class WithProperty(WithDefault):
+    @property
+    def scale(self) -> torch.Tensor:
+        return torch.full((3,), 9.0)
+
+    @scale.setter
+    def scale(self, value: torch.Tensor) -> None:
+        pass
+
+
+class WithDescriptor(WithScale):
+    def __getattribute__(self, name: str) -> Any:
+        return torch.full((3,), 9.0) if name == "scale" else super().__getattribute__(name)
+
+
+def test_what_a_module_gets_by_the_name_of_an_attribute(tmp_path: Path) -> None:
+    tensorizer_ops.save(
+        file := tmp_path / "m.tensors", {"w": torch.ones(3), "scale": torch.ones(3)}
+    )
+    assert attest(WithProperty(1.0), file).missing == ["scale"]
+    with pytest.raises(errors.InvalidArgument, match="has another tensor 'scale' than the module"):
+        attest(WithDescriptor(1.0), file)
+
+
+class WithCode(torch.nn.Module):
+    """An attribute and a parameter with names that TorchScript's modules have themselves."""
+
+    def __init__(self, code: float) -> None:
+        super().__init__()
+        self.code = torch.full((3,), code)
+        self.graph = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.code * self.graph
+
+
+def test_names_that_torchscript_has_itself(tmp_path: Path) -> None:
+    file = tmp_path / "m.tensors"
+    tensorizer_ops.save(file, {"code": torch.ones(3), "graph": torch.ones(3)})
+    for code in (1.0, 9.0):
+        assert attest(torch.jit.script(WithCode(code)), file).equal == (code == 1)
 
 
 @pytest.mark.parametrize("is_inner", [False, True])
