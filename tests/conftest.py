@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import tensorizer_ops  # noqa: F401  (loads the ops)
-from local_servers.azure_server import Azure, azure_server
 from local_servers.redis_server import RedisServer, redis_server
 from local_servers.s3_server import S3, s3_server
 from local_servers.waiting import LAST_RESORT
@@ -118,12 +117,6 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    with azure_server() as server:
         yield server
 
 

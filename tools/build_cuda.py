@@ -45,8 +45,9 @@ def command(toolkit: Path, target: Path) -> list[str]:
         sys.exit(f"{nvcc} knows none of the devices {', '.join(DEVICES)}: it is too old or too new")
     codes = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in devices]
     codes.append(f"-gencode=arch=compute_{devices[-1]},code=compute_{devices[-1]}")
+    # Without --threads: the links for several devices would write one file, and fail now and then.
     return [
-        *(nvcc, "-std=c++17", "-O2", "--threads", "0", "-shared", *codes),
+        *(nvcc, "-std=c++17", "-O2", "-shared", *codes),
         *("-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra"),
         *("-Xlinker", f"-soname={LIBRARY},--exclude-libs=ALL"),
         *(f"-I{SOURCES.parent}", f"-I{toolkit / 'include'}", f"-L{toolkit / 'lib'}"),

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import Azure
+from local_servers.azure_server import Azure, azure_server
 from local_servers.s3_server import S3
 from support.command import run
 from support.scripted import Asked, scripted
@@ -44,6 +44,12 @@ def forge(root: Path, change: Any) -> None:
     change(listed["saved"])
     for name in LISTS:
         tensorizer_ops.save(root / name, {}, metadata={KEY: json.dumps(listed)})
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Azure]:
+    with azure_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -9,13 +9,19 @@ import pytest
 import torch
 
 import tensorizer_ops
-from local_servers.azure_server import Azure
+from local_servers.azure_server import Azure, azure_server
 from local_servers.dav_server import dav_server
 from local_servers.redis_server import RedisServer
 from local_servers.s3_server import S3
 from local_servers.web import Web
 from support.aws_server import Aws, aws_server
 from support.places import World
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Azure]:
+    with azure_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
