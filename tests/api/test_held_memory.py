@@ -179,7 +179,7 @@ thread = threading.Thread(target=resize)
 thread.start()
 texts = set()
 count = 0
-while count < 100 or (min(resized, refused) < 30 and count < 3000):
+while count < 100 or (min(resized, refused) < 30 and count < 30000):
     count += 1
     try:
         calls[what]()
