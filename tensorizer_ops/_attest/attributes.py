@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -46,11 +46,7 @@ class Attributes:
 
     def restore(self, found: Attestation) -> None:
         """Give attributes what they had, and list what the loader has left there."""
-        with torch._C.DisableTorchFunctionSubclass():
-            for name, (tensor, data) in self._kept.items():
-                if layout_of(tensor) != layout_of(data):
-                    tensor.data = data
-                    found.not_compared[name] = OTHER_MEMORY
+        put_back(self._kept, found)
         for name, tensor, where, before in self._owners.every:
             if span(tensor) != where:
                 found.not_compared[name] = OTHER_MEMORY
@@ -61,7 +57,16 @@ class Attributes:
                 found.different[name] = differs.text(tensor.shape, other)
 
 
-def layout_of(tensor: torch.Tensor) -> Hashable:
+def put_back(kept: Mapping[str, tuple[torch.Tensor, torch.Tensor]], found: Attestation) -> None:
+    """Give tensors their memory again, which is kept behind each, and list those that had other."""
+    with torch._C.DisableTorchFunctionSubclass():
+        for name, (tensor, data) in kept.items():
+            if _layout(tensor) != _layout(data):
+                tensor.data = data
+                found.not_compared[name] = OTHER_MEMORY
+
+
+def _layout(tensor: torch.Tensor) -> Hashable:
     """Return a key that changes when a tensor gets other memory, or another view of it."""
     where = span(tensor)
     if where is None:

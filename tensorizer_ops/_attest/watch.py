@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from tensorizer_ops import errors
-from tensorizer_ops._attest.attributes import OTHER_MEMORY, Attributes, layout_of
+from tensorizer_ops._attest.attributes import OTHER_MEMORY, Attributes, put_back
 from tensorizer_ops._attest.compared import (
     Attestation,
     Compared,
@@ -126,11 +126,8 @@ class Watch(TorchDispatchMode):
         self._maps.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._attributes.restore(self.attestation)
-        with torch._C.DisableTorchFunctionSubclass():
-            for name, data in self._data.items():
-                if layout_of(self._tensors[name]) != layout_of(data):
-                    self._tensors[name].data = data
-                    self.attestation.not_compared[name] = OTHER_MEMORY
+        kept = {name: (self._tensors[name], data) for name, data in self._data.items()}
+        put_back(kept, self.attestation)
         with self._comparing:
             if kind is None:
                 self._finish()

@@ -40,9 +40,9 @@ DAMAGE = (
     errors.NotFound,
     errors.IsADirectory,
 )
-# What the system says of files that are of another kind than a step has, also if they are exchanged
-# while it looks (EINVAL is of what is no link any more). Others may say that of a whole step: no
-# rights, no memory, a full or broken disk, too many open files, a server that does not answer.
+# Errors for a file of the wrong kind, or for one that somebody exchanges meanwhile: EINVAL is for
+# what was a link. All others may come from a step that is whole: missing rights, too little memory,
+# a broken disk, too many open files, a server that does not answer.
 _OTHER_KINDS = (
     errno.ENOENT,
     errno.ENOTDIR,

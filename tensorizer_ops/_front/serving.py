@@ -189,8 +189,8 @@ def _refuse_led_elsewhere(given: str | None, read: str) -> None:
     if given is None:
         raise errors.InvalidArgument(
             f"{_ARGUMENT} lacks model: with the option 'trust', repeat there which model the "
-            "server was given, if its weights are elsewhere or it drafts tokens: its config can "
-            f"name another one, and the server now reads that of {label(read)}"
+            "server was given, as files in it can lead to another one, and the server now reads "
+            f"that of {label(read)}"
         )
     if given.rstrip("/") != read.rstrip("/"):
         raise errors.Crypto(
