@@ -11,42 +11,17 @@
 #include <utility>
 
 #include "codec/changes_bits.h"
+#include "codec/changes_lists.h"
 #include "codec/changes_scan.h"
+#include "codec/changes_words.h"
 
 namespace tensorizer {
 
 namespace {
 
-constexpr std::uint32_t kCountBits = 21;  // of the number of elements in a block
-constexpr std::uint32_t kLowBits = 6;     // of NumberCode::low
-constexpr std::size_t kKeys = 256;
-static_assert(kChangesBlock < 1 << kCountBits);
-
 const Scan& fastest_scan() {
   static const Scan scan = avx512_scan().classify != nullptr ? avx512_scan() : portable_scan();
   return scan;
-}
-
-template <typename Word>
-Word word_at(const std::byte* elements, std::size_t i) noexcept {
-  Word word;
-  std::memcpy(&word, elements + i * sizeof(Word), sizeof(Word));
-  return word;
-}
-
-template <typename Word>
-void set_word(std::byte* elements, std::size_t i, Word word) noexcept {
-  std::memcpy(elements + i * sizeof(Word), &word, sizeof(Word));
-}
-
-template <typename Word>
-std::uint8_t key_of(Word word) noexcept {
-  constexpr int kBits = 8 * sizeof(Word);
-  if constexpr (kBits == 8) {
-    return word & 0x7f;
-  } else {
-    return static_cast<std::uint8_t>(word >> (kBits - 9));
-  }
 }
 
 // Numbers the elements of a kind so that those beside each other differ by 1: floating ones as
@@ -77,82 +52,6 @@ Word stepped(Word word, Step<Word> step) noexcept {
   const auto down = static_cast<Word>(step.down);
   const auto by = static_cast<Word>(step.size + 1);
   return static_cast<Word>(word + (by ^ static_cast<Word>(-down)) + down);
-}
-
-template <typename Number>
-void put_numbers(BitWriter& out, std::span<const Number> numbers, std::uint32_t wide) {
-  if (numbers.empty()) return;
-  const NumberCode code = best_code(numbers, wide);
-  out.put(code.low, kLowBits);
-  for (const Number number : numbers) out.put_number(number, code);
-}
-
-// Returns false if no numbers are written like this.
-template <typename Number>
-bool take_numbers(BitReader& in, std::span<Number> numbers, std::uint32_t wide) {
-  if (numbers.empty()) return true;
-  const NumberCode code{static_cast<std::uint32_t>(in.take(kLowBits)), wide};
-  if (code.low > NumberCode::kMostLow) return false;
-  for (Number& number : numbers) {
-    const std::uint64_t taken = in.take_number(code);
-    number = static_cast<Number>(taken);
-    if (number != taken) return false;
-  }
-  return !in.is_behind_end();
-}
-
-// Returns the numbers below `count` that are not listed. Both lists are in ascending order.
-std::vector<std::uint32_t> complement(std::span<const std::uint32_t> listed, std::uint32_t count) {
-  std::vector<std::uint32_t> others;
-  others.reserve(count - listed.size());
-  std::uint32_t next = 0;
-  for (const std::uint32_t number : listed) {
-    for (; next < number; ++next) others.push_back(next);
-    ++next;
-  }
-  for (; next < count; ++next) others.push_back(next);
-  return others;
-}
-
-// Some of the numbers below a count.
-struct Chosen {
-  std::uint32_t size = 0;             // how many they are
-  bool inverted = false;              // whether the others are listed
-  std::vector<std::uint32_t> listed;  // in ascending order
-};
-
-// Writes the numbers `chosen`, in ascending order, of those below `count`.
-void put_chosen(BitWriter& out, std::vector<std::uint32_t> chosen, std::uint32_t count) {
-  out.put(chosen.size(), kCountBits);
-  if (chosen.empty()) return;
-  const bool inverted = 2 * chosen.size() > count;
-  out.put(inverted ? 1 : 0, 1);
-  if (inverted) {
-    chosen = complement(chosen, count);
-    out.put(chosen.size(), kCountBits);
-  }
-  for (std::size_t i = chosen.size(); i-- > 1;) chosen[i] -= chosen[i - 1] + 1;
-  put_numbers<std::uint32_t>(out, chosen, kCountBits);
-}
-
-// Returns null if none of the numbers below `count` are written like this.
-std::optional<Chosen> take_chosen(BitReader& in, std::uint32_t count) {
-  Chosen chosen;
-  chosen.size = static_cast<std::uint32_t>(in.take(kCountBits));
-  if (chosen.size == 0) return chosen;
-  chosen.inverted = in.take(1) != 0;
-  const auto listed =
-      chosen.inverted ? static_cast<std::uint32_t>(in.take(kCountBits)) : chosen.size;
-  if (chosen.size > count || listed > count) return std::nullopt;
-  chosen.listed.resize(listed);
-  if (!take_numbers<std::uint32_t>(in, chosen.listed, kCountBits)) return std::nullopt;
-  std::uint64_t next = 0;
-  for (std::uint32_t& number : chosen.listed) {
-    next += number;
-    number = static_cast<std::uint32_t>(next++);
-  }
-  if (next > count) return std::nullopt;
-  return chosen;
 }
 
 // How many elements of a block have each key, and how many of these have changed.
@@ -259,11 +158,6 @@ void for_each_batch(std::size_t count, const Each& each) {
     const std::size_t here = std::min(kBatch, count - at);
     each(at, here, (here + kWordBits - 1) / kWordBits);
   }
-}
-
-template <typename Each>
-void for_each_bit(std::uint64_t bits, const Each& each) {
-  for (; bits != 0; bits &= bits - 1) each(static_cast<std::size_t>(std::countr_zero(bits)));
 }
 
 // Returns the keys of the elements that have changed, and an estimate of those of all.
@@ -410,16 +304,6 @@ bool apply(bool floating, ConstBytes code, std::byte* block, std::size_t count) 
   });
   return fits && std::ranges::all_of(classes, &ClassCursor<Word>::at_end);
 }
-
-// Calls `action` with an unsigned number of this size.
-template <typename Action>
-auto with_word(std::uint32_t size, const Action& action) {
-  if (size == 1) return action(std::uint8_t{});
-  if (size == 2) return action(std::uint16_t{});
-  if (size == 4) return action(std::uint32_t{});
-  return action(std::uint64_t{});
-}
-
 }  // namespace
 
 void encode_changes(ElementKind kind, ConstBytes base, ConstBytes fresh,
@@ -442,96 +326,6 @@ bool apply_changes(ElementKind kind, ConstBytes code, Bytes block) {
   return with_word(kind.size, [&](auto word) {
     return apply<decltype(word)>(kind.floating, code, block.data(), block.size() / kind.size);
   });
-}
-
-// For processors without a scan of their own.
-namespace {
-
-template <typename Word>
-void classify_batch(const std::byte* elements, std::size_t count, const Thresholds& thresholds,
-                    ClassMasks& masks) {
-  std::array<std::uint8_t, kKeys> classes{};
-  for (std::size_t i = 0; i < thresholds.count; ++i) {
-    for (std::size_t key = thresholds.keys[i]; key < kKeys; ++key) ++classes[key];
-  }
-  masks.totals.fill(0);
-  for (std::size_t at = 0, word = 0; at < count; at += kWordBits, ++word) {
-    std::array<std::uint64_t, kMostClasses> bits{};
-    const std::size_t here = std::min(kWordBits, count - at);
-    for (std::size_t i = 0; i < here; ++i) {
-      bits[classes[key_of(word_at<Word>(elements, at + i))]] |= 1ULL << i;
-    }
-    for (std::size_t c = 0; c <= thresholds.count; ++c) {
-      masks.bits[c][word] = bits[c];
-      masks.counts[c][word] = static_cast<std::uint8_t>(std::popcount(bits[c]));
-      masks.totals[c] += masks.counts[c][word];
-    }
-  }
-}
-
-template <typename Word>
-void compare_batch(const std::byte* base, const std::byte* fresh, std::size_t count,
-                   std::uint64_t* changed) {
-  for (std::size_t at = 0, word = 0; at < count; at += kWordBits, ++word) {
-    const std::size_t here = std::min(kWordBits, count - at);
-    std::uint64_t bits = 0;
-    for (std::size_t i = 0; i < here; ++i) {
-      const bool differs = word_at<Word>(base, at + i) != word_at<Word>(fresh, at + i);
-      bits |= std::uint64_t{differs} << i;
-    }
-    changed[word] = bits;
-  }
-}
-
-std::size_t rank(const ClassMasks& masks, std::size_t of_class, const std::uint64_t* changed,
-                 std::size_t words, std::uint32_t before, Places& places) noexcept {
-  std::size_t found = 0;
-  for (std::size_t i = 0; i < words; ++i) {
-    const std::uint64_t all = masks.bits[of_class][i];
-    for_each_bit(all & changed[i], [&](std::size_t bit) {
-      const std::uint64_t below = all & ((1ULL << bit) - 1);
-      places.ranks[found] = before + static_cast<std::uint32_t>(std::popcount(below));
-      places.positions[found++] = static_cast<std::uint16_t>(i * kWordBits + bit);
-    });
-    before += masks.counts[of_class][i];
-  }
-  return found;
-}
-
-std::size_t place(const ClassMasks& masks, std::size_t of_class, const std::uint32_t* ranks,
-                  std::size_t count, std::size_t words, std::uint32_t before,
-                  Places& places) noexcept {
-  std::size_t found = 0;
-  for (std::size_t i = 0; i < words; ++i) {
-    const std::uint32_t end = before + masks.counts[of_class][i];
-    std::uint64_t left = masks.bits[of_class][i];
-    std::uint32_t passed = before;
-    for (; found < count && ranks[found] < end; ++found) {
-      for (; passed < ranks[found]; ++passed) left &= left - 1;
-      const auto bit = static_cast<std::size_t>(std::countr_zero(left));
-      places.positions[found] = static_cast<std::uint16_t>(i * kWordBits + bit);
-    }
-    before = end;
-  }
-  return found;
-}
-
-}  // namespace
-
-Scan portable_scan() noexcept {
-  return {[](std::uint32_t size, const std::byte* elements, std::size_t count,
-             const Thresholds& thresholds, ClassMasks& masks) noexcept {
-            with_word(size, [&](auto word) {
-              classify_batch<decltype(word)>(elements, count, thresholds, masks);
-            });
-          },
-          [](std::uint32_t size, const std::byte* base, const std::byte* fresh, std::size_t count,
-             std::uint64_t* changed) noexcept {
-            with_word(size, [&](auto word) {
-              compare_batch<decltype(word)>(base, fresh, count, changed);
-            });
-          },
-          rank, place};
 }
 
 }  // namespace tensorizer

@@ -17,6 +17,7 @@ namespace tensorizer {
 struct NumberCode {
   static constexpr std::uint32_t kLongest = 24;
   static constexpr std::uint32_t kMostLow = 32;
+  static constexpr std::uint32_t kLowBits = 6;  // in which `low` is written
 
   std::uint32_t low = 0;   // at most kMostLow
   std::uint32_t wide = 0;  // the bits of the largest number

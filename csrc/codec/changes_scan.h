@@ -1,5 +1,5 @@
 // How blocks of elements are compared and divided into classes, which has one file per kind of
-// processor. Only changes.cpp and the tests include this.
+// processor. Only changes.cpp, these files and the tests include this.
 #pragma once
 
 #include <array>
