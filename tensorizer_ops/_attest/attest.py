@@ -76,7 +76,8 @@ def attest(
         uri: as for :func:`load`.
         load_weights: what fills the module with tensors of other names or shapes, such as the
             method ``load_weights`` of a model of vLLM. It gets the tensors of the file, and what it
-            would write is compared instead. What only the file has is not listed as missing.
+            would write is compared instead: what is written last, and what another tensor of the
+            file replaces. What only the file has is not listed as missing.
         options: as for :func:`load`. With ``trust``, the file must be signed.
 
     Raises:

@@ -9,7 +9,14 @@ import torch
 
 from tensorizer_ops._attest.compared import Attestation, difference
 from tensorizer_ops._attest.watched import Owners
-from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
+from tensorizer_ops._base.memory import (
+    Span,
+    copyable,
+    has_memory,
+    identity,
+    is_plain,
+    span,
+)
 from tensorizer_ops._base.states import attributes_of
 
 OTHER_MEMORY = "the loader gives it other memory"
@@ -48,13 +55,17 @@ class Attributes:
         """Give attributes what they had, and list what the loader has left there."""
         put_back(self._kept, found)
         for name, tensor, where, before in self._owners.every:
-            if span(tensor) != where:
+            is_moved = span(tensor) != where
+            if is_moved:
                 found.not_compared[name] = OTHER_MEMORY
-            elif before and (differs := difference(before[0], tensor)):
+            if not (before and has_memory(tensor)):
+                continue
+            if differs := difference(before[0], tensor):
                 with torch.inference_mode():  # some may have been made in it
                     tensor.copy_(before[0])
-                other = "what the loader makes of the file"
-                found.different[name] = differs.text(tensor.shape, other)
+                if not is_moved:
+                    other = "what the loader makes of the file"
+                    found.different[name] = differs.text(tensor.shape, other)
 
 
 def put_back(kept: Mapping[str, tuple[torch.Tensor, torch.Tensor]], found: Attestation) -> None:
@@ -62,8 +73,11 @@ def put_back(kept: Mapping[str, tuple[torch.Tensor, torch.Tensor]], found: Attes
     with torch._C.DisableTorchFunctionSubclass():
         for name, (tensor, data) in kept.items():
             if _layout(tensor) != _layout(data):
-                tensor.data = data
                 found.not_compared[name] = OTHER_MEMORY
+                try:
+                    tensor.data = data
+                except RuntimeError:  # the loader has exchanged it for one that cannot have it
+                    found.not_compared[name] = "the loader makes a tensor of another kind of it"
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:
@@ -75,10 +89,10 @@ def _layout(tensor: torch.Tensor) -> Hashable:
 
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements that a tensor has in memory, each once."""
+    """Return the elements that a tensor has in memory, each once, as torch can copy them."""
     tensor = tensor.conj() if tensor.is_conj() else tensor
     tensor = torch._neg_view(tensor) if tensor.is_neg() else tensor
     for dim, stride in enumerate(tensor.stride()):
         if stride == 0 and tensor.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)
-    return tensor
+    return copyable(tensor)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from tensorizer_ops._attest.compared import Attestation, difference
-from tensorizer_ops._base.memory import is_plain
+from tensorizer_ops._base.memory import copyable, has_memory
 
 # The attributes in which modules keep what they have, and the kind of it.
 _PARTS = {"_parameters": "tensor", "_buffers": "tensor", "_modules": "module"}
+# In place of what a name does not have.
+_NONE = object()
+
+
+class _Change(NamedTuple):
+    name: str
+    kind: str
+    now: object
+    before: object
+    may_be_equal: bool  # as what is computed, and not loaded
 
 
 class Kept:
@@ -44,22 +54,26 @@ class Kept:
         pass
 
     def __exit__(self, *error: object) -> None:
+        changes = list(self._changes())
+        self._put_back()  # before tensors are compared, which may fail
+        for change in changes:
+            if not (change.may_be_equal and _has_same_values(change.now, change.before)):
+                self._tell(change)
+
+    def _changes(self) -> Iterator[_Change]:
         for prefix, module, parts, non_persistent in self._modules:
-            for part, before in parts.items():
-                now: dict[str, object] = getattr(module, part)
-                if not _is_same(now, before):
-                    for name in sorted(now.keys() | before.keys()):
-                        one, other = now.get(name), before.get(name)
-                        is_cache = part == "_buffers" and name in non_persistent
-                        if one is not other and not (is_cache and _has_same_values(one, other)):
-                            self._tell(prefix, name, _PARTS[part])
+            for part, kind in _PARTS.items():
+                for leaf, now, before in _replaced(getattr(module, part), parts[part]):
+                    is_cache = part == "_buffers" and leaf in non_persistent
+                    yield _Change(_full(prefix, leaf), kind, now, before, is_cache)
         for prefix, module, attributes in self._attributes:
-            if not _is_same(vars(module), attributes):
-                for name in attributes.keys() | vars(module).keys():
-                    one, other = attributes.get(name), vars(module).get(name)
-                    is_tensor = isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor)
-                    if is_tensor and one is not other and not _has_same_values(one, other):
-                        self._tell(prefix, name, "tensor")
+            for leaf, now, before in _replaced(vars(module), attributes):
+                if isinstance(now, torch.Tensor) or isinstance(before, torch.Tensor):
+                    yield _Change(_full(prefix, leaf), "tensor", now, before, may_be_equal=True)
+
+    def _put_back(self) -> None:
+        for _, module, attributes in self._attributes:
+            if any(_replaced(vars(module), attributes)):
                 vars(module).clear()
                 vars(module).update(attributes)
         for container, elements in self._containers:
@@ -70,11 +84,15 @@ class Kept:
                 else:
                     container.update(elements)
 
-    def _tell(self, prefix: str, leaf: str, kind: str) -> None:
-        name = f"{prefix}.{leaf}".removeprefix(".")
-        if name in self._found.compared:
-            self._found.compared.remove(name)
-        self._found.not_compared[name] = f"the loader puts another {kind} in its place"
+    def _tell(self, change: _Change) -> None:
+        if change.name in self._found.compared:
+            self._found.compared.remove(change.name)
+        why = f"the loader puts another {change.kind} in its place"
+        self._found.not_compared[change.name] = why
+
+
+def _full(prefix: str, leaf: str) -> str:
+    return f"{prefix}.{leaf}".removeprefix(".")
 
 
 def _identities(container: list[Any] | dict[Any, Any] | set[Any]) -> list[int]:
@@ -86,11 +104,16 @@ def _has_same_values(now: object, before: object) -> bool:
     return (
         isinstance(now, torch.Tensor)
         and isinstance(before, torch.Tensor)
-        and (is_plain(now) and is_plain(before))
+        and (has_memory(now) and has_memory(before))
         and (now.shape, now.dtype, now.device) == (before.shape, before.dtype, before.device)
-        and difference(now, before) is None
+        and difference(copyable(now), copyable(before)) is None
     )
 
 
-def _is_same(now: Mapping[str, object], before: Mapping[str, object]) -> bool:
-    return now.keys() == before.keys() and all(now[name] is before[name] for name in now)
+def _replaced(
+    now: Mapping[str, object], before: Mapping[str, object]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the names with another value than before, that value and the one before."""
+    for name in sorted(now.keys() | before.keys()):
+        if now.get(name, _NONE) is not before.get(name, _NONE):
+            yield name, now.get(name), before.get(name)

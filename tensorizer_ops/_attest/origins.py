@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,6 +38,14 @@ _FROM_ELSEWHERE = (
 _UNFILLED: frozenset[Layout] = frozenset()
 
 
+@dataclass
+class _Memory:
+    """What is known of a storage."""
+
+    parts: set[Layout] | frozenset[Layout] | None  # that are made of the file; None: all of it
+    names: frozenset[str]  # of the tensors of the file that these are made of
+
+
 class Origins:
     """Tells tensors that are made of a file, or of no tensor, such as zeros, from all others.
 
@@ -46,31 +55,51 @@ class Origins:
     """
 
     def __init__(self) -> None:
-        # By weak_storage(), the parts of a storage that are made of the file; None: all of it.
-        self._storages: dict[StorageWeakRef, set[Layout] | frozenset[Layout] | None] = {}
+        self._storages: dict[StorageWeakRef, _Memory] = {}  # by weak_storage()
         self._limit = 1024
 
     def is_of_file(self, source: torch.Tensor | torch.UntypedStorage) -> bool:
         """Return whether all elements are made of the file, or of no tensor."""
         if isinstance(source, torch.UntypedStorage):
-            return self._storages.get(weak_storage(source), _UNFILLED) is None
+            return self._parts_of(source) is None
         if isinstance(source, Weight):
             return is_compared(source) and all(
-                self._storages.get(weak_storage(each)) is None for each in source.in_memory()
+                self._parts_of(each, None) is None for each in source.in_memory()
             )
         if source.is_meta or source.numel() == 0:
             return True
         if is_divided(source) or not has_memory(source):
             return False
-        storage = weak_storage(source)
-        parts = self._storages.get(storage, _UNFILLED)
+        parts = self._parts_of(source)
         if parts is None:
             return True
         if not parts or uncovered(Layout.of(source), parts):
             return False
         if fills_storage(source):
-            self._storages[storage] = None  # which is found faster
+            self._storages[weak_storage(source)].parts = None  # which is found faster
         return True
+
+    def names_of(self, sources: Iterable[torch.Tensor | torch.UntypedStorage]) -> frozenset[str]:
+        """Return the names of the tensors of the file that these are made of."""
+        names: set[str] = set()
+        for source in sources:
+            own: Sequence[torch.Tensor | torch.UntypedStorage] = [source]
+            if isinstance(source, Weight):
+                names.add(source.stored.name)
+                own = source.in_memory()
+            for each in own:
+                if isinstance(each, torch.UntypedStorage) or is_plain(each):
+                    known = self._storages.get(weak_storage(each))
+                    names |= known.names if known else set()
+        return frozenset(names)
+
+    def _parts_of(
+        self,
+        source: torch.Tensor | torch.UntypedStorage,
+        unknown: frozenset[Layout] | None = _UNFILLED,
+    ) -> set[Layout] | frozenset[Layout] | None:
+        known = self._storages.get(weak_storage(source))
+        return known.parts if known else unknown
 
     def follow(
         self,
@@ -86,14 +115,18 @@ class Origins:
             changed += tensors_in((args, kwargs))  # some write more than they declare, as in c10d
         returned = list(tensors_in(result))
         if changed or returned:
-            is_of_file = self._makes_of_file(func, args, kwargs, written)
+            sources = self._sources(func, args, kwargs, written)
+            is_of_file = self._makes_of_file(func, sources)
+            names = self.names_of(sources)
             is_unfilled = func.namespace == "aten" and _leaves_unfilled(func)
             for tensor in _in_memory(changed):
-                self._learn(tensor, is_of_file and not is_unfilled)
+                self._learn(tensor, is_of_file and not is_unfilled, names)
             if is_of_file:
                 made = _UNFILLED if is_unfilled else None
-                for tensor in _in_memory(returned):
-                    self._storages.setdefault(weak_storage(tensor), made)
+                given = self._given(func, args, kwargs)
+                for storage in map(weak_storage, _in_memory(returned)):
+                    if storage not in given:
+                        self._storages.setdefault(storage, _Memory(made, names))
         if len(self._storages) > self._limit:
             self._storages = {
                 storage: known for storage, known in self._storages.items() if not storage.expired()
@@ -103,32 +136,52 @@ class Origins:
     def forget(self, written: torch.Tensor) -> None:
         """Learn that it is not known what a tensor has."""
         for each in _in_memory([written]):
-            self._learn(each, False)
+            self._learn(each, False, frozenset())
 
-    def _learn(self, written: torch.Tensor, is_of_file: bool) -> None:
-        storage = weak_storage(written)
+    def _given(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> set[StorageWeakRef]:
+        """Return the storages that an operation has not made: of which it may return any part."""
+        if func is _aten.lift_fresh.default:  # which makes none, but stands for what does
+            return set()
+        plain = (each for each in tensors_in((args, kwargs)) if not isinstance(each, Weight))
+        return {weak_storage(each) for each in plain if is_plain(each)}
+
+    def _learn(self, written: torch.Tensor, is_of_file: bool, names: frozenset[str]) -> None:
+        known = self._storages.setdefault(weak_storage(written), _Memory(_UNFILLED, frozenset()))
         if not is_of_file:
-            self._storages[storage] = set()
+            known.parts = set()
         elif _replaces_all(written):
-            self._storages[storage] = None
+            known.parts, known.names = None, names
         elif has_memory(written) and written.numel():
-            parts = self._storages.get(storage, _UNFILLED)
-            if isinstance(parts, frozenset):
-                parts = self._storages[storage] = set(parts)
-            if parts is not None:
-                parts.add(Layout.of(written))
+            known.names |= names
+            if isinstance(known.parts, frozenset):
+                known.parts = set(known.parts)
+            if known.parts is not None:
+                known.parts.add(Layout.of(written))
 
     def _makes_of_file(
+        self, func: Any, sources: Collection[torch.Tensor | torch.UntypedStorage]
+    ) -> bool:
+        if func.namespace in _FROM_ELSEWHERE:
+            return False
+        is_aten = func.namespace == "aten"
+        if not sources:  # other operations may return what they keep, or read files
+            return is_aten and func is not _aten.from_file.default
+        if func is _aten.lift_fresh.default:  # of what torch.tensor() makes, or from_numpy()
+            return all(
+                self.is_of_file(each) or is_allocated_by_torch(each) for each in tensors_in(sources)
+            )
+        return all(map(self.is_of_file, sources))
+
+    def _sources(
         self,
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         written: list[torch.Tensor],
-    ) -> bool:
-        if func.namespace in _FROM_ELSEWHERE:
-            return False
-        if func is _aten.lift_fresh.default:  # of what torch.tensor() makes, or from_numpy()
-            return self.is_of_file(args[0]) or is_allocated_by_torch(args[0])
+    ) -> list[torch.Tensor | torch.UntypedStorage]:
+        """Return what an operation reads, as far as its arguments tell."""
         is_aten = func.namespace == "aten"
         name = func._schema.name.partition("::")[2]
         # A write does not read what it replaces. A weight does not tell which part that is.
@@ -145,12 +198,10 @@ class Origins:
         if not is_aten:  # which do not declare that they only write
             unread = {id(each) for each in written if self._is_unfilled(each)}
             sources = [each for each in sources if id(each) not in unread]
-        if not sources:  # other operations may return what they keep, or read files
-            return is_aten and func is not _aten.from_file.default
-        return all(map(self.is_of_file, sources))
+        return sources
 
     def _is_unfilled(self, tensor: torch.Tensor) -> bool:
-        return is_plain(tensor) and self._storages.get(weak_storage(tensor)) is _UNFILLED
+        return is_plain(tensor) and self._parts_of(tensor, None) is _UNFILLED
 
 
 def _leaves_unfilled(func: Any) -> bool:

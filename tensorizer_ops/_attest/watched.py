@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import operator
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -16,14 +14,22 @@ from tensorizer_ops._attest.compared import Difference, index_of
 from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.coverage import Layout, Mask
 from tensorizer_ops._base.memory import Span, span
+from tensorizer_ops._base.ranges import Ranges
 from tensorizer_ops._front.weight import Weight
+
+# Of what is made of no tensor of a file.
+_CONSTANT: frozenset[str] = frozenset()
 
 
 class Write(NamedTuple):
     part: torch.Tensor
+    names: frozenset[str]  # of the tensors that it is made of
     other: str  # what it is compared with
     result: Callable[[], Difference | None]
     differing: Callable[[], torch.Tensor]  # a mask of the elements in the result
+
+
+_Place = tuple[Layout, frozenset[str]]  # of a write: where it is, and what it is made of
 
 
 class Watched(NamedTuple):
@@ -32,16 +38,17 @@ class Watched(NamedTuple):
     span: Span
     crc32: int
     parts: set[Layout]  # that were compared
-    writes: list[dict[Layout, Write]]  # the last one to each, in order; see Watched.settle()
+    writes: list[dict[_Place, Write]]  # the last one to each, in order; see Watched.settle()
     sources: set[str]  # the names of other watched tensors that it is copied from
     differences: dict[str, Difference]  # by what it differs from
 
     def write(self, made: Write) -> None:
-        """Add a write, in place of one to the same part."""
+        """Add a write, in place of one to the same part that is not made of other tensors."""
         layout = Layout.of(made.part)
         self.parts.add(layout)
-        self.writes[-1].pop(layout, None)
-        self.writes[-1][layout] = made
+        for names in (made.names, _CONSTANT):
+            self.writes[-1].pop((layout, names), None)
+        self.writes[-1][layout, made.names] = made
 
     def settle(self) -> None:
         """Let later writes leave what has been written as it is, because something reads it."""
@@ -51,16 +58,16 @@ class Watched(NamedTuple):
     def compare(self) -> None:
         """Find what differs from what is written last."""
         for writes in self.writes:
-            results = {layout: made.result() for layout, made in writes.items()}
-            if any(results.values()) and _may_overlap(writes):
-                later = Mask([*writes], by_element=True)
-                for layout, made in reversed(writes.items()):
-                    if results[layout] and (covered := later.elements_of(made.part)).any():
-                        results[layout] = Difference.at(made.differing() & ~covered)
-                    later.add(layout)
-            for layout, made in writes.items():
-                if found := results[layout]:
-                    places = [_place_in(self, made.part, place) for place in found.places]
+            results = {place: made.result() for place, made in writes.items()}
+            if any(results.values()) and _may_overlap(layout for layout, _ in writes):
+                later = _Later()
+                for place, made in reversed(writes.items()):
+                    if results[place] and (covered := later.covers(made.part, place)).any():
+                        results[place] = Difference.at(made.differing() & ~covered)
+                    later.add(place)
+            for place, made in writes.items():
+                if found := results[place]:
+                    places = [_place_in(self, made.part, each) for each in found.places]
                     known = self.differences.setdefault(made.other, Difference([], 0))
                     known.add(places, found.count)
 
@@ -83,42 +90,47 @@ class Owners(Generic[_Owner]):
 
     def __init__(self, every: list[_Owner]) -> None:
         self.every = every
-        self._groups: dict[torch.device, list[_Group[_Owner]]] = defaultdict(list)
-        for owner in sorted(every, key=lambda each: each.span.begin):
-            groups = self._groups[owner.tensor.device]
-            begin, end = owner.span.begin, owner.span.end
-            if groups and begin < groups[-1].end:
-                last = groups.pop()
-                groups.append(_Group(last.begin, max(last.end, end), [*last.owners, owner]))
-            else:
-                groups.append(_Group(begin, end, [owner]))
+        self._ranges: dict[torch.device, Ranges[_Owner]] = defaultdict(Ranges)
+        for owner in every:
+            self._ranges[owner.tensor.device].add(owner.span.begin, owner.span.end, owner)
 
     def of(self, tensor: torch.Tensor) -> list[_Owner]:
         """Return the tensors that have some of this one's memory."""
         if isinstance(tensor, Weight) or (where := span(tensor)) is None:
             return []
-        if where.begin == where.end:
+        if where.begin == where.end or tensor.device not in self._ranges:
             return []
-        groups = self._groups.get(tensor.device, [])
-        found = []
-        for group in groups[bisect_right(groups, where.begin, key=lambda each: each.end) :]:
-            if group.begin >= where.end:
-                break
-            found += [
-                each
-                for each in group.owners
-                if where.begin < each.span.end and each.span.begin < where.end
-            ]
-        return found
+        return self._ranges[tensor.device].near(where.begin, where.end)
 
 
-@dataclass
-class _Group(Generic[_Owner]):
-    """Tensors in one range of addresses, which no other group has."""
+class _Later:
+    """Where the writes behind another one are, and what they are made of."""
 
-    begin: int
-    end: int
-    owners: list[_Owner]
+    def __init__(self) -> None:
+        self._ranges: Ranges[tuple[int, _Place]] = Ranges()
+        self._count = 0
+
+    def add(self, place: _Place) -> None:
+        """Add one that comes before all others."""
+        layout, _ = place
+        self._count += 1
+        self._ranges.add(layout.begin, layout.end, (-self._count, place))
+
+    def covers(self, part: torch.Tensor, place: _Place) -> torch.Tensor:
+        """Return which elements of a part they replace.
+
+        Not those that are made of other tensors of the file in the end: what was to be there is
+        lost, and would not be compared.
+        """
+        layout, own = place
+        near = sorted(self._ranges.near(layout.begin, layout.end))
+        mask = Mask([layout, *(each for _, (each, _) in near)], by_element=True)
+        for _, (each, names) in near:
+            if not own or names in (own, _CONSTANT):
+                mask.add(each)
+            else:
+                mask.of(each).fill_(False)
+        return mask.elements_of(part)
 
 
 def _may_overlap(layouts: Iterable[Layout]) -> bool:
@@ -135,8 +147,9 @@ def _place_in(watched: Watched, part: torch.Tensor, place: int) -> int:
     left += sum(map(operator.mul, index_of(place, part.shape), part.stride())) * part.itemsize
     left //= whole.itemsize
     found = 0
-    row_major = dict(enumerate(strides_of(whole.shape)))
-    for dim in sorted(row_major, key=whole.stride, reverse=True):
+    row_major = strides_of(whole.shape)
+    long = (dim for dim, size in enumerate(whole.shape) if size > 1)  # others have any stride
+    for dim in sorted(long, key=whole.stride, reverse=True):
         index, left = divmod(left, max(whole.stride(dim), 1))
         found += index * row_major[dim]
     return found

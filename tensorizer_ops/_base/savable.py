@@ -133,7 +133,7 @@ def only_wraps(tensor: torch.Tensor) -> bool:
     if kind in (torch.Tensor, torch.nn.Parameter):  # what these have is not seen by torch
         return True
     known = {torch.nn.Parameter, *filter(None, map(_loaded, _KNOWN))}
-    own = [each for each in kind.__mro__[: kind.__mro__.index(torch.Tensor)] if each not in known]
+    own = [each for each in kind.__mro__ if each not in known | {*torch.Tensor.__mro__}]
     if any(_changes_tensors(each) for each in own):
         return False
     if is_traceable_wrapper_subclass(tensor):  # one of those that are known
@@ -169,11 +169,11 @@ def _is_harmless(beside: object) -> bool:
 def _kept_by(code: Any) -> list[object]:
     """Return what a function, a method or a partial call has, with which it can compute."""
     if isinstance(code, functools.partial):
-        return [code.func, code.args, code.keywords]
+        return [code.func, code.args, code.keywords, vars(code)]
     if not isinstance(code, types.FunctionType):
         return [getattr(code, "__func__", None), code.__self__]
     cells = [cell.cell_contents for cell in code.__closure__ or () if cell != types.CellType()]
-    return [cells, code.__defaults__, code.__kwdefaults__]
+    return [cells, code.__defaults__, code.__kwdefaults__, vars(code)]
 
 
 def _changes_tensors(kind: type) -> bool:

@@ -13,7 +13,8 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.coverage import Layout, uncovered
-from tensorizer_ops._base.memory import Span, identity, plain_parts, span
+from tensorizer_ops._base.memory import identity, plain_parts, span
+from tensorizer_ops._base.ranges import Ranges
 from tensorizer_ops._base.savable import as_dict, only_wraps
 
 # The attributes in which modules keep what they have.
@@ -137,7 +138,9 @@ def _hidden(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterat
             and getattr(module, leaf, None) is not value
         ):
             yield name
-    for name, tensor in _own_tensors(model, state).items():
+    # Two of one name are possible: attributes may have a dot in theirs.
+    every = itertools.chain(_registered_in(model), _attributes_in(model, state))
+    for name, _, _, tensor in every:
         other = state.get(name)
         if isinstance(other, torch.Tensor) and not _is_same(other, tensor):
             yield name
@@ -204,24 +207,22 @@ class _Part(NamedTuple):
     name: str
     whole: torch.Tensor  # which has the name
     tensor: torch.Tensor  # a plain one that it consists of
-    span: Span | None
 
 
 class _Parts:
     """The plain tensors that tensors consist of, by the memory that they have."""
 
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        self._parts = [
-            _Part(name, whole, part, span(part))
-            for name, whole in tensors
-            for part in plain_parts(whole)
-        ]
         self._same: dict[Hashable, list[_Part]] = defaultdict(list)
         self._layouts: dict[torch.device, set[Layout]] = defaultdict(set)
-        for part in self._parts:
-            self._same[identity(part.tensor)].append(part)
-            if part.span:
-                self._layouts[part.tensor.device].add(Layout.of(part.tensor))
+        self._ranges: dict[torch.device, Ranges[_Part]] = defaultdict(Ranges)
+        for name, whole in tensors:
+            for tensor in plain_parts(whole):
+                part = _Part(name, whole, tensor)
+                self._same[identity(tensor)].append(part)
+                if where := span(tensor):
+                    self._layouts[tensor.device].add(Layout.of(tensor))
+                    self._ranges[tensor.device].add(where.begin, where.end, part)
 
     def cover(self, tensor: torch.Tensor) -> bool:
         """Return whether these have all elements of a plain tensor."""
@@ -237,13 +238,7 @@ class _Parts:
         same, where = self._same.get(identity(tensor)), span(tensor)
         if same or where is None:
             return same or []
-        return [
-            part
-            for part in self._parts
-            if part.span
-            and (part.span.begin < where.end and where.begin < part.span.end)
-            and part.tensor.device == tensor.device
-        ]
+        return self._ranges[tensor.device].near(where.begin, where.end)
 
 
 def trusted_state(

@@ -154,6 +154,10 @@ def of_class(scale: Any) -> Any:
     return type("ScaledByClass", (torch.nn.Parameter,), {"scale": scale})
 
 
+class ScaledBehind(torch.nn.Parameter, type("Mixed", (), {"scale": torch.ones(1)})):  # type: ignore[misc]
+    """Has a scale in a class that comes behind those of torch."""
+
+
 class Loaded(torch.nn.Parameter, Generic[T]):
     """Has in its class what a loader needs."""
 
@@ -197,6 +201,7 @@ def with_(tensor: Any, **attributes: Any) -> Any:
         Functional,
         Multiplied,
         Scaled,
+        ScaledBehind,
         of_class(numpy.float32(2)),
         of_class([2.0]),
         of_class({"w": torch.ones(1)}),
@@ -210,6 +215,7 @@ def with_(tensor: Any, **attributes: Any) -> Any:
         lambda data: with_(data.as_subclass(Named), scaled=functools.partial(Times(2.0).call)),
         lambda data: with_(data.as_subclass(Named), scaled=times(torch.ones(1))),
         lambda data: with_(data.as_subclass(Named), scaled=by_default(torch.ones(1))),
+        lambda data: with_(data.as_subclass(Named), call=with_(lambda x: x, scale=torch.ones(1))),
         Wrapper,
         Opaque,
     ],
@@ -511,6 +517,23 @@ def kept_in_storage(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.T
     model.weight.data.copy_(torch.empty(0).set_(storage, 0, (8, 8)))
 
 
+def kept_beside_empty_part(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    pieces = [piece.unsqueeze(0) for piece in model.weight.data.split([0, 8])]
+    model.weight.data.copy_(pieces[1][0].clone())
+
+
+def kept_behind_empty_part(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    model.backup[:0].zero_()
+    torch.add(model.backup[:0], 1, out=model.backup[:0])
+    model.weight.data.copy_(model.backup)
+
+
 def kept_in_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
     of_file(weights)
     with tempfile.TemporaryDirectory() as folder:
@@ -693,6 +716,8 @@ def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torc
         kept_under_mask,
         kept_in_array,
         kept_in_storage,
+        kept_beside_empty_part,
+        kept_behind_empty_part,
         kept_in_file,
         kept_by_op,
         scaled,
@@ -826,6 +851,51 @@ def test_only_what_is_written_last_counts(tmp_path: Path, load: Any, columns: in
         for text in found.different.values():
             assert text.startswith(f"element {place} is not that of ") and ";" not in text
         assert same(model.weight.data, before)
+
+
+def at_once(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    for weight in weights.values():
+        target.copy_(weight)
+
+
+def computed(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    made = [weight.t().contiguous() for weight in weights.values()]
+    for each in made:
+        target.copy_(each.t())
+
+
+def staged_in_turn(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    stage = torch.empty(8, 8)
+    for weight in weights.values():
+        stage.copy_(weight)
+        target.copy_(stage)
+
+
+def behind_zeros(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    for weight in weights.values():
+        target.zero_()
+        target[:4].copy_(weight[:4])
+        target[4:].copy_(weight[4:])
+
+
+@pytest.mark.parametrize("load", [at_once, computed, staged_in_turn, behind_zeros])
+def test_two_tensors_of_the_file_in_one_place(tmp_path: Path, load: Any) -> None:
+    """One of them is lost, which nobody may miss only if they are equal."""
+    stored = {"embed": torch.randn(8, 8), "head": torch.randn(8, 8)}
+    model = torch.nn.ParameterDict({"embed": stored["head"].clone()})
+    model["head"] = model["embed"]
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        load(dict(weights), model["head"].data)
+
+    stored["embed"] = stored["head"].clone()
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    assert attest(model, tmp_path / "m.tensors", load_weights=load_weights).equal
+    flip(stored["embed"], 4 * 9)
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+    assert list(found.different) == ["embed"]
+    assert found.different["embed"].startswith("element [1, 1] is not that of ")
 
 
 def test_what_a_loader_reads_before_it_is_written_again(tmp_path: Path) -> None:
@@ -1131,6 +1201,19 @@ def test_the_place_of_a_byte(tmp_path: Path, parts: Parts) -> None:
     assert found.different == {"one.weight": text}
 
 
+def test_places_in_a_row_with_another_stride(tmp_path: Path) -> None:
+    model = torch.nn.Module()
+    model.row = torch.nn.Parameter(torch.empty_strided((1, 300), (1, 1)).zero_())
+    tensorizer_ops.save(tmp_path / "m.tensors", {"row": torch.zeros(1, 300)})
+    model.row.data[0, 148] = 1
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model.row.data.copy_(of_file(weights, "row") * 1)
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.different["row"].startswith("element [0, 148] is not that of ")
+
+
 def test_what_has_no_elements_to_compare(tmp_path: Path, parts: Parts) -> None:
     class Extra(Parts):
         def get_extra_state(self) -> dict[str, int]:
@@ -1396,6 +1479,62 @@ def test_attributes_that_cannot_be_copied_as_they_are(tmp_path: Path) -> None:
     assert wide.item() == 1 and pair.tolist() == [1] * 3 and model.own.tolist() == [1] * 3
 
 
+def rebuilds(model: torch.nn.Module, weight: torch.Tensor) -> None:
+    model.inverse = torch.ones(3, dtype=torch.complex64).conj()
+
+
+def grows(model: torch.nn.Module, weight: torch.Tensor) -> None:
+    torch.cat([weight, weight], out=model.scratch)
+
+
+def swaps(model: torch.nn.Module, weight: torch.Tensor) -> None:
+    torch.utils.swap_tensors(model.scratch, torch.zeros(4, device="meta"))
+
+
+def replaces_empty(model: torch.nn.Module, weight: torch.Tensor) -> None:
+    model.empty = torch.rand(8)
+
+
+def fills_packed(model: torch.nn.Module, weight: torch.Tensor) -> None:
+    model.packed.view(torch.uint8).fill_(3)
+
+
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        (rebuilds, None),
+        (grows, "scratch"),
+        (swaps, "scratch"),
+        (replaces_empty, "empty"),
+        (fills_packed, "packed"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_attributes_that_are_hard_to_put_back(tmp_path: Path, way: Any, name: str | None) -> None:
+    """All else is put back, whatever becomes of them."""
+    model, file = torch.nn.Module(), tmp_path / "m.tensors"
+    own = torch.nn.Parameter(torch.ones(3))
+    model.w, model.scratch, model.empty = own, torch.arange(4.0), torch.rand(8)
+    model.empty.untyped_storage().resize_(0)
+    model.inverse = torch.ones(3, dtype=torch.complex64).conj()
+    model.packed = torch.zeros(8, dtype=torch.uint8).view(torch.uint4)
+    attributes = {leaf: value for leaf, value in vars(model).items() if leaf in ("w", "inverse")}
+    tensorizer_ops.save(file, {"w": torch.ones(3)})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for _, weight in weights:
+            model.w.data.copy_(weight)
+            way(model, weight)
+            model.w.data = weight * 9
+
+    found = attest(model, file, load_weights=load)
+    assert found.not_compared.keys() | found.different.keys() == {"w", *([name] if name else [])}
+    assert model.w is own and own.tolist() == [1] * 3
+    assert all(getattr(model, leaf) is value for leaf, value in attributes.items())
+    assert model.packed.view(torch.uint8).tolist() == [0] * 8
+    assert way is swaps or model.scratch.tolist() == [0, 1, 2, 3]
+
+
 class WithProperty(WithDefault):
     @property
     def scale(self) -> torch.Tensor:
@@ -1640,6 +1779,17 @@ def test_what_stands_before_a_parameter(tmp_path: Path, of_class: bool) -> None:
     else:
         vars(model[0])["weight"] = torch.zeros(8, 8)
     with pytest.raises(ValueError, match=r"has another tensor '0\.weight' than the module"):
+        attest(model, tmp_path / "m.tensors")
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_two_tensors_of_one_name(tmp_path: Path, is_inner: bool) -> None:
+    model = torch.nn.Module()
+    model.a = torch.nn.Module()
+    model.a.w = torch.full((3,), 1.0 + is_inner)
+    setattr(model, "a.w", torch.full((3,), 2.0 - is_inner))
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a.w": torch.ones(3)})
+    with pytest.raises(ValueError, match=r"has another tensor 'a\.w' than the module"):
         attest(model, tmp_path / "m.tensors")
 
 
