@@ -214,14 +214,12 @@ class _Parts:
 
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         self._same: dict[Hashable, list[_Part]] = defaultdict(list)
-        self._layouts: dict[torch.device, set[Layout]] = defaultdict(set)
         self._ranges: dict[torch.device, Ranges[_Part]] = defaultdict(Ranges)
         for name, whole in tensors:
             for tensor in plain_parts(whole):
                 part = _Part(name, whole, tensor)
                 self._same[identity(tensor)].append(part)
                 if where := span(tensor):
-                    self._layouts[tensor.device].add(Layout.of(tensor))
                     self._ranges[tensor.device].add(where.begin, where.end, part)
 
     def cover(self, tensor: torch.Tensor) -> bool:
@@ -231,7 +229,8 @@ class _Parts:
         where = span(tensor)
         if where is None or where.begin == where.end:
             return where is not None
-        return not uncovered(Layout.of(tensor), self._layouts[tensor.device])
+        near = self._ranges[tensor.device].near(where.begin, where.end)
+        return not uncovered(Layout.of(tensor), {Layout.of(part.tensor) for part in near})
 
     def near(self, tensor: torch.Tensor) -> list[_Part]:
         """Return those that are a plain tensor, or else those that have some of its memory."""
