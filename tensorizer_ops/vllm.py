@@ -17,6 +17,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
+from tensorizer_ops._vllm.heads import tied_alike
 
 __all__ = ["WorkerExtension", "register"]
 
@@ -72,7 +73,8 @@ def register() -> None:
             place = model_config.model_weights or model_config.model
             # vLLM makes another loader to load the weights of a model again.
             drafts = self._drafts and not is_draft
-            return weights(self._settings, place, group, roots.setdefault(model, {}), drafts)
+            known = roots.setdefault(model, {})
+            return tied_alike(model, weights(self._settings, place, group, known, drafts))
 
         def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
             if getattr(model, "secondary_weights", None):

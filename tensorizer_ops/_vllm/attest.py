@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops import errors
 from tensorizer_ops._attest.attest import dtypes_in, sizes_in, weights_of
@@ -14,7 +15,7 @@ from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch, unlisted_in
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.states import doubts, tensors_of
+from tensorizer_ops._base.states import doubts, registered_in, tensors_of
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of, other_models, signed_contents
 from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
@@ -81,6 +82,7 @@ def _attested(
                 reshaped.ignore(module)
             elif own and is_made_over(module):
                 reshaped.make_anew(module)
+        apart = dict.fromkeys(_apart(model), "vLLM has weights there that are not the model's own")
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
         others = {name: each for name, each in unlisted.items() if name not in hidden}
         attributes = Attributes(model, tensors)
@@ -90,6 +92,19 @@ def _attested(
             model.load_weights(weights())  # type: ignore[operator]
             reshaped.finish()
     found = watch.attestation
-    found.not_compared |= hidden | replaced.not_compared
+    found.not_compared |= hidden | apart | replaced.not_compared
     found.compared = [name for name in found.compared if name not in found.not_compared]
     return found, contents
+
+
+def _apart(model: torch.nn.Module) -> Iterator[str]:
+    """Yield the attributes with modules that no list of a model's tensors has, such as in a dict.
+
+    So a model that makes embeddings has the layers that come last.
+    """
+    own = {id(tensor) for tensor in registered_in(model).values()}
+    for prefix, module in model.named_modules():
+        for leaf, value in vars(module).items():
+            modules = (each for each in tree_leaves(value) if isinstance(each, torch.nn.Module))
+            if any(id(t) not in own for each in modules for t in registered_in(each).values()):
+                yield f"{prefix}.{leaf}".removeprefix(".")

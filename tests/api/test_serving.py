@@ -24,6 +24,7 @@ from support.scripted import replaced_after_opening, scripted
 from tensorizer_ops._front import serving
 from tensorizer_ops._front.serving import Settings, weights
 from tensorizer_ops._front.weight import Weight
+from tensorizer_ops._vllm.heads import tied_alike
 
 # Each rank takes half of the rows of one weight, and half of the columns of another.
 HALVES = """
@@ -141,6 +142,37 @@ def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]:
         with pytest.raises(kind, match=message):
             read_all(wrong)
+
+
+@pytest.mark.parametrize("as_one_module", [False, True])
+def test_a_head_that_is_tied_and_differs(tmp_path: Path, as_one_module: bool) -> None:
+    model = torch.nn.Module()
+    model.lm_head, model.other = (torch.nn.Linear(4, 9, bias=False) for _ in range(2))
+    model.embed_tokens = model.lm_head if as_one_module else torch.nn.Embedding(9, 4)
+    model.embed_tokens.weight = model.lm_head.weight
+    embed, head = torch.randn(9, 4), torch.randn(9, 4)
+    place = tmp_path / "m.tensors"
+
+    def names(tensors: dict[str, torch.Tensor]) -> list[str]:
+        tensorizer_ops.save(place, tensors)
+        found = tied_alike(model, weights(Settings({"uri": str(place)}), "unused"))
+        model.lm_head.weight = torch.nn.Parameter(embed)  # as vLLM takes models apart
+        try:
+            return [name for name, _ in found]
+        finally:
+            model.lm_head.weight = model.embed_tokens.weight
+
+    same = {"model.embed_tokens.weight": embed, "a.lm_head.weight": embed.clone()}
+    for tensors in (
+        {"embed_tokens.weight": embed, "other.weight": head},
+        {"lm_head.weight": head, "other.weight": embed},
+        {**same, "layers.61.embed_tokens.weight": head},
+    ):
+        assert sorted(names(tensors)) == sorted(tensors)
+    why = "'model.embed_tokens.weight' and 'lm_head.weight' differ, and the model ties them"
+    for other in (head, embed.half(), embed[:8]):
+        with pytest.raises(ValueError, match=why):
+            names({"model.embed_tokens.weight": embed, "lm_head.weight": other})
 
 
 def test_the_servers_find_the_plugins_and_are_not_imported() -> None:

@@ -17,6 +17,10 @@ class Flipping(WorkerExtension):
         """Do what `attest` does, each rank with another file."""
         return self.attest(uris[self.rank], options)  # type: ignore[attr-defined]
 
+    def keep_apart(self) -> None:
+        """Give the model a layer that it does not count as its own."""
+        self.get_model().heads = {"embed": torch.nn.Linear(2, 2)}  # type: ignore[attr-defined]
+
     def flip(self, rank: int, seed: int) -> dict[str, Any] | None:
         """Flip a bit of a parameter, on one rank, and return the name and the element."""
         if self.rank != rank:  # type: ignore[attr-defined]

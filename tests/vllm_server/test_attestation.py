@@ -133,7 +133,11 @@ def test_another_model(tmp_path: Path, plain: dict[str, str]) -> None:
         tmp_path / "server", tmp_path / "model", *given, VLLM_SERVER_DEV_MODE="1", **plain
     ) as server:
         (found,) = called(server, "attest", str(other))
+        called(server, "keep_apart")
+        (apart,) = called(server, "attest", str(tmp_path / "m.tensors"))
     fused = "model.layers.0.self_attn.qkv_proj.weight"
     where = "element [259, 5] is not that of 'model.layers.0.self_attn.k_proj.weight' in the file"
     assert found["different"] == {fused: where}
     assert found["not_compared"] == {"model.norm.weight": "256 of its elements are from no file"}
+    why = "vLLM has weights there that are not the model's own"
+    assert apart["not_compared"] == {"heads": why} and not apart["different"]
