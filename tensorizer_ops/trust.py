@@ -282,7 +282,7 @@ def sign(
 
     Args:
         model: a folder of this machine, or a file anywhere.
-        key: a private key in PEM, on the curve P-256, P-384 or P-521: the path of its file,
+        key: a private key in PEM, on the curve P-256, P-384 or P-521: a ``pathlib.Path``,
             ``file:PATH``, ``env:NAME``, or ``named:NAME`` for what :func:`set_secret` has stored.
             Certificates may follow it there.
         passphrase: of a key that is encrypted, as for the other options that are secrets.
@@ -305,8 +305,9 @@ def sign(
         The root digest, which tells this model from all others: the ``subject`` of a policy.
 
     Raises:
-        ValueError: a key or certificate that cannot be used, a symbolic link, an empty file that
-            shards would not list, a folder in the place of a signature, or no file.
+        ValueError: a key or certificate that cannot be used, a symbolic link, a folder with the
+            name of a file, an empty file that shards would not list, a folder in the place of a
+            signature, or no file.
         tensorizer_ops.errors.Crypto: the passphrase is missing or wrong.
     """
     check_names("ignore", ignore)
@@ -314,7 +315,14 @@ def sign(
     if not _is_text(place.name):
         raise errors.InvalidArgument(f"{place.name!r} cannot be signed: its name is not UTF-8")
     target = _bundle_of(place, signature)
-    left_out = dict.fromkeys([*NEVER_SIGNED, BUNDLE, LIST, *map(os.path.normpath, ignore)])
+    names = [os.path.normpath(name) for name in ignore]
+    for given, name in zip(ignore, names, strict=True):
+        if name.split("/")[0] in ("", ".", ".."):
+            raise errors.InvalidArgument(
+                f"ignore has {given!r}, which is no file or folder in the model: give names that "
+                "count from there"
+            )
+    left_out = dict.fromkeys([*NEVER_SIGNED, BUNDLE, LIST, *names])
     folder = place.folder.path
     if place.only is None and place.folder.names_from(target, None)[0]:
         raise errors.InvalidArgument(
@@ -322,11 +330,19 @@ def sign(
             "there: give it another name"
         )
     if place.only is not None:
+        if folder is not None:
+            path = os.path.join(folder, place.only)
+            refuse_link(folder, path, errors.InvalidArgument, "sign the file itself")
         files = {place.only: place.uri}
     elif folder is None:
         raise errors.InvalidArgument(
             f"{place.folder.label} is a folder on a server, which cannot be listed: sign the model "
             "before it is uploaded"
+        )
+    elif _core.has_name_of_file(place.uri):
+        raise errors.InvalidArgument(
+            f"{place.folder.label} is a folder with the name of a file, which loads with the "
+            "option 'trust' refuse: rename it, or sign a file in it"
         )
     else:
         left_out |= {name: None for name in inside(folder, target) if not name.startswith("..")}

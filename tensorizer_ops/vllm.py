@@ -17,7 +17,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
-from tensorizer_ops._vllm.heads import tied_alike
+from tensorizer_ops._vllm.heads import Tied
 
 __all__ = ["WorkerExtension", "register"]
 
@@ -74,7 +74,8 @@ def register() -> None:
             # vLLM makes another loader to load the weights of a model again.
             drafts = self._drafts and not is_draft
             known = roots.setdefault(model, {})
-            return tied_alike(model, weights(self._settings, place, group, known, drafts))
+            found = weights(self._settings, place, group, known, drafts)
+            return Tied(model).passing(found)
 
         def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
             if getattr(model, "secondary_weights", None):

@@ -192,7 +192,13 @@ class Folder:
     def check_bundle(self, copy: str) -> None:
         """Raise for a copy of the bundle that is not the one that was read before."""
         wanted = self._given["subject"]
-        _, root, *_ = _core.open_signature(copy, copy, self.policy or "", [])
+        try:
+            _, root, *_ = _core.open_signature(copy, copy, self.policy or "", [])
+        except errors.Error as error:
+            why = str(error).removeprefix(f"{copy!r}: ")
+            raise type(error)(
+                f"{BUNDLE!r} in {self.label} is not what it was before, and was replaced: {why}"
+            ) from error
         if root != wanted:
             raise errors.HashMismatch(
                 f"{BUNDLE!r} in {self.label} is about another model than before, with the root "
@@ -289,7 +295,11 @@ class Folder:
         else:
             options = as_pairs(self.loads)
         place = self.below(name)
-        return _core.RemoteBytes(place, options, 0, end, read_ahead, self._access, whole=whole)
+        how = (options, 0, end, read_ahead, self._access)
+        found = _core.RemoteBytes(place, *how, whole=whole)
+        if name == self.bundle and self.path is not None and found.size() is None:
+            raise errors.Crypto(f"{name!r} in {self.label}: a bundle is a file, and this is a pipe")
+        return found
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of this name."""

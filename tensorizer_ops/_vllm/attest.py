@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
@@ -18,6 +19,7 @@ from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.states import doubts, registered_in, tensors_of
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of, other_models, signed_contents
+from tensorizer_ops._vllm.heads import Tied
 from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
 from tensorizer_ops._vllm.ranks import all_succeed, from_all
 
@@ -70,10 +72,7 @@ def _attested(
         tensors = tensors_of(model, sizes)
         unlisted, unclear = unlisted_in(tensors, model), doubts(model, tensors)
 
-        def weights() -> Iterator[tuple[str, torch.Tensor]]:
-            for reader in readers:
-                yield from weights_of(reader)
-
+        tied, kept = Tied(model), list[tuple[str, torch.Tensor]]()
         for prefix, module in list(model.named_modules()):
             leaves = [leaf for leaf, _ in module.named_parameters(recurse=False)]
             own = [f"{prefix}.{leaf}".removeprefix(".") for leaf in leaves]
@@ -89,9 +88,13 @@ def _attested(
         watch = Watch(watched, others, attributes, unclear, sizes, dtypes_in(*readers))
         contents = signed_contents(readers)
         with watch:
-            model.load_weights(weights())  # type: ignore[operator]
+            every = itertools.chain.from_iterable(map(weights_of, readers))
+            model.load_weights(tied.kept(every, kept))  # type: ignore[operator]
             reshaped.finish()
+        torn = tied.torn(kept)
     found = watch.attestation
+    if torn:
+        found.different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"
     found.not_compared |= hidden | apart | replaced.not_compared
     found.compared = [name for name in found.compared if name not in found.not_compared]
     return found, contents

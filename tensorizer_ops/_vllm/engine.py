@@ -30,7 +30,7 @@ from tensorizer_ops._versions.checksums import checksums
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.in_place import InPlace
 from tensorizer_ops._versions.node import Node
-from tensorizer_ops._vllm.heads import tied_alike
+from tensorizer_ops._vllm.heads import Tied
 from tensorizer_ops._vllm.layers import hidden_copy, is_made_over, pack_again
 from tensorizer_ops._vllm.ranks import all_succeed
 
@@ -146,15 +146,15 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         # Layers to which adapters can be added have their own weights one level below.
         names = (name.replace(".base_layer.", ".") for name, _ in self.model.named_parameters())
         wanted = {*names}
+        assert self._node is not None
+        self._node.check()
+        Tied(self.model).check(path)
         if current_platform.is_cpu():  # elsewhere, graphs of the device may have the kernels
             for module in self.model.modules():
                 pack_again(module)
-        assert self._node is not None
-        self._node.check()
-        # The hashes of the file were compared when it was made.
-        found = tied_alike(self.model, weights(Settings({"uri": path}), path))
         initialize_layerwise_reload(self.model)
-        loaded = self.model.load_weights(found)
+        # The hashes of the file were compared when it was made.
+        loaded = self.model.load_weights(weights(Settings({"uri": path}), path))
         if loaded is not None and (missing := sorted(wanted - loaded)):
             raise errors.InvalidArgument(f"{path!r} lacks the tensor {missing[0]!r}")
         finalize_layerwise_reload(self.model, self.model_config)

@@ -24,7 +24,7 @@ from support.scripted import replaced_after_opening, scripted
 from tensorizer_ops._front import serving
 from tensorizer_ops._front.serving import Settings, weights
 from tensorizer_ops._front.weight import Weight
-from tensorizer_ops._vllm.heads import tied_alike
+from tensorizer_ops._vllm.heads import Tied
 
 # Each rank takes half of the rows of one weight, and half of the columns of another.
 HALVES = """
@@ -155,10 +155,13 @@ def test_a_head_that_is_tied_and_differs(tmp_path: Path, as_one_module: bool) ->
 
     def names(tensors: dict[str, torch.Tensor]) -> list[str]:
         tensorizer_ops.save(place, tensors)
-        found = tied_alike(model, weights(Settings({"uri": str(place)}), "unused"))
+        tied = Tied(model)
+        found = tied.passing(weights(Settings({"uri": str(place)}), "unused"))
         model.lm_head.weight = torch.nn.Parameter(embed)  # as vLLM takes models apart
         try:
-            return [name for name, _ in found]
+            taken = [name for name, _ in found]
+            tied.check(str(place))
+            return taken
         finally:
             model.lm_head.weight = model.embed_tokens.weight
 
@@ -173,6 +176,8 @@ def test_a_head_that_is_tied_and_differs(tmp_path: Path, as_one_module: bool) ->
     for other in (head, embed.half(), embed[:8]):
         with pytest.raises(ValueError, match=why):
             names({"model.embed_tokens.weight": embed, "lm_head.weight": other})
+        with pytest.raises(ValueError, match=why):
+            Tied(model).check(str(place))
 
 
 def test_the_servers_find_the_plugins_and_are_not_imported() -> None:

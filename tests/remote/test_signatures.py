@@ -228,10 +228,11 @@ def test_a_folder_in_the_place_of_a_file(
     model: Path, signer: Signer, read: Callable[..., object]
 ) -> None:
     """A load of a folder finds the file in it, which may have been signed under any name."""
-    folder = model / "other.tensors"
+    folder = model / "other"
     folder.mkdir()
     shutil.copy(model / "m.tensors", folder)
     tensorizer_ops.sign(folder, key=signer.private)
+    folder = folder.rename(model / "other.tensors")
     with pytest.raises(errors.Crypto, match="a folder with the name of a file"):
         read(folder, options=signer.options)
     read(folder)
@@ -557,9 +558,25 @@ def test_empty_folders(model: Path, signer: Signer, name: str) -> None:
 
 def test_links_are_not_signed(model: Path, signer: Signer) -> None:
     (model / "link.json").symlink_to(model / "config.json")
-    with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
-        tensorizer_ops.sign(model, key=signer.private)
+    for place in (model, model / "link.json"):
+        with pytest.raises(ValueError, match=r"link\.json' is a symbolic link"):
+            tensorizer_ops.sign(place, key=signer.private)
     tensorizer_ops.sign(model, key=signer.private, ignore=["link.json"])
+
+
+def test_a_folder_that_was_put_in_the_place_of_a_file_is_not_signed(
+    model: Path, signer: Signer, tmp_path: Path
+) -> None:
+    (tmp_path / "shared.tensors").symlink_to(model)
+    with pytest.raises(ValueError, match=r"shared\.tensors' is a folder with the name of a file"):
+        tensorizer_ops.sign(tmp_path / "shared.tensors", key=signer.private)
+    assert not (model / "model.sig").exists()
+
+
+@pytest.mark.parametrize("name", [".", "..", "../model/config.json", "/config.json", ""])
+def test_names_to_ignore_that_are_not_in_the_model(model: Path, signer: Signer, name: str) -> None:
+    with pytest.raises(ValueError, match=f"ignore has '{re.escape(name)}', which is no file"):
+        tensorizer_ops.sign(model, key=signer.private, ignore=["config.json", name])
 
 
 def test_a_folder_that_cannot_be_listed(model: Path, signer: Signer, tmp_path: Path) -> None:

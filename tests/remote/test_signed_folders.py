@@ -887,8 +887,9 @@ def test_a_signed_folder_with_the_name_of_a_file_on_a_server(
     tmp_path: Path, signer: Signer, web: Web
 ) -> None:
     shutil.rmtree(web.root / "wanted.tensors", ignore_errors=True)
-    tensorizer_ops.save(web.root / "wanted.tensors" / "model.tensors", {"w": torch.ones(3)})
-    tensorizer_ops.sign(web.root / "wanted.tensors", key=signer.private)
+    tensorizer_ops.save(web.root / "wanted" / "model.tensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(web.root / "wanted", key=signer.private)
+    (web.root / "wanted").rename(web.root / "wanted.tensors")
     for name in ("wanted%2Etensors", "wanted.tensors?a=b"):
         for read in (read_with_server, verify_folder):
             with pytest.raises((errors.Crypto, ValueError, OSError)):
@@ -1420,11 +1421,16 @@ def test_a_bundle_that_changes_during_a_download(
         asked.say_range(content) if "range" in asked.headers else asked.say("200 OK", content)
 
     kinds = {"another": errors.HashMismatch, "no bundle": errors.InvalidFormat}
+    said = {
+        "another": "is about another model",
+        "no bundle": "was replaced: this is not the bundle",
+    }
     with scripted(answer) as server:
         # How often the bundle is read before it is copied.
         tensorizer_ops.download(server.url("model"), tmp_path / "right", options=signer.options)
         reads, right = 0, reads - 1
-        with pytest.raises(kinds.get(change, errors.InvalidFormat)):
+        why = f"'model.sig' in '{server.url('model')}.*{said.get(change, '')}"
+        with pytest.raises(kinds.get(change, errors.InvalidFormat), match=why):
             tensorizer_ops.download(server.url("model"), tmp_path / "copy", options=signer.options)
     assert not [path for path in (tmp_path / "copy").iterdir() if "model.sig" in path.name]
 
@@ -1504,3 +1510,24 @@ def test_a_served_folder_that_is_away_for_a_moment(
     shutil.rmtree(served)
     with pytest.raises((errors.Crypto, errors.NotFound)):
         next(serving.weights(settings, str(served)))
+
+
+def test_a_bundle_that_becomes_a_pipe_during_a_download(
+    tmp_path: Path, model: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may ever write to it."""
+    tensorizer_ops.sign(model, key=signer.private)
+    receive = downloads._Download.receive
+
+    def received(job: Any, name: str, *given: Any) -> tuple[int, str]:
+        if name == "model.sig":
+            (model / name).unlink()
+            os.mkfifo(model / name)
+        return receive(job, name, *given)
+
+    monkeypatch.setattr(downloads._Download, "receive", received)
+    with pytest.raises(
+        errors.Crypto, match=r"'model\.sig' in .*: a bundle is a file, and this is a"
+    ):
+        tensorizer_ops.download(model, tmp_path / "copy", options=signer.options)
+    assert not [path for path in (tmp_path / "copy").iterdir() if "model.sig" in path.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import urllib.error
 from pathlib import Path
@@ -118,6 +119,31 @@ def test_quantized_weights_are_not_called_equal(tmp_path: Path) -> None:
     found = attested(tmp_path)
     why = found["not_compared"]["model.layers.0.mlp.down_proj.weight_scale"]
     assert why == "vLLM computes with another form of it"
+
+
+def test_a_head_that_the_server_has_tied(tmp_path: Path, plain: dict[str, str]) -> None:
+    """The file has another one, which the server does not even load."""
+    save_model(tmp_path / "model", seed=1)
+    tensors = tensorizer_ops.load(tmp_path / "model")
+    tensorizer_ops.save(tmp_path / "m.tensors", tensors)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    options = {"format": "safetensors"}
+    tensorizer_ops.save(tmp_path / "model" / "model.safetensors", tensors, options=options)
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"tie_word_embeddings": True}))
+    with serving(
+        tmp_path / "server",
+        tmp_path / "model",
+        *ours(tmp_path / "model"),
+        *ATTESTED,
+        VLLM_SERVER_DEV_MODE="1",
+        **plain,
+    ) as server:
+        (own,) = called(server, "attest", str(tmp_path / "model"))
+        (found,) = called(server, "attest", str(tmp_path / "m.tensors"))
+    assert own["equal"]
+    why = "the file has another than 'model.embed_tokens.weight', with which it is tied"
+    assert found["different"] == {"lm_head.weight": why}
 
 
 def test_another_model(tmp_path: Path, plain: dict[str, str]) -> None:
