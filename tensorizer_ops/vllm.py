@@ -17,7 +17,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
-from tensorizer_ops._vllm.heads import Tied
+from tensorizer_ops._front.tied import Tied
 
 __all__ = ["WorkerExtension", "register"]
 

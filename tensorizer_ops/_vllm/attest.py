@@ -19,7 +19,7 @@ from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.states import doubts, registered_in, tensors_of
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of, other_models, signed_contents
-from tensorizer_ops._vllm.heads import Tied
+from tensorizer_ops._front.tied import Tied
 from tensorizer_ops._vllm.layers import Reshaped, hidden_copy, is_made_over
 from tensorizer_ops._vllm.ranks import all_succeed, from_all
 

@@ -26,11 +26,11 @@ from vllm.platforms import current_platform
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._front.serving import LOAD_FORMAT, Settings, weights
+from tensorizer_ops._front.tied import Tied
 from tensorizer_ops._versions.checksums import checksums
 from tensorizer_ops._versions.elements import NotInPlace, changed_weights
 from tensorizer_ops._versions.in_place import InPlace
 from tensorizer_ops._versions.node import Node
-from tensorizer_ops._vllm.heads import Tied
 from tensorizer_ops._vllm.layers import hidden_copy, is_made_over, pack_again
 from tensorizer_ops._vllm.ranks import all_succeed
 

@@ -23,8 +23,8 @@ from support.samples import assert_same
 from support.scripted import replaced_after_opening, scripted
 from tensorizer_ops._front import serving
 from tensorizer_ops._front.serving import Settings, weights
+from tensorizer_ops._front.tied import Tied
 from tensorizer_ops._front.weight import Weight
-from tensorizer_ops._vllm.heads import Tied
 
 # Each rank takes half of the rows of one weight, and half of the columns of another.
 HALVES = """
