@@ -75,7 +75,7 @@ def register() -> None:
             drafts = self._drafts and not is_draft
             known = roots.setdefault(model, {})
             found = weights(self._settings, place, group, known, drafts)
-            return Tied(model).passing(found)
+            return Tied(model).refusing(found)
 
         def load_weights(self, model: torch.nn.Module, model_config: ModelConfig) -> None:
             if getattr(model, "secondary_weights", None):

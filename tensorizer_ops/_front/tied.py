@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -14,11 +14,14 @@ from tensorizer_ops._base.states import registered_in
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Stored, Weight, stored_in
 
+_Named = Iterable[tuple[str, torch.Tensor]]
+_Contents = tuple[torch.Size, torch.dtype, int]
+
 
 class Tied:
-    """What a model ties, such as its head to the embeddings.
+    """Looks at weights for a model that ties some of its own, such as its head to the embeddings.
 
-    If files have two that differ, it drops one of them, or writes one over the other. They may have
+    If there are two that differ, the model drops one, or writes one over the other. They may have
     other names than the model, but for the last two parts.
     """
 
@@ -27,55 +30,53 @@ class Tied:
         for name, tensor in registered_in(model).items():
             groups[id(tensor)].add(_end(name))
         self._groups = {end: ends for ends in groups.values() if len(ends) > 1 for end in ends}
+        self._found: dict[str, dict[str, Weight | _Contents]] = defaultdict(dict)
 
-    def passing(
-        self, weights: Iterable[tuple[str, torch.Tensor]]
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def refusing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, and raise behind the last if two that the model ties differ."""
-        kept: list[tuple[str, torch.Tensor]] = []
-        yield from self.kept(weights, kept)
-        self._refuse(kept)
-
-    def check(self, place: str) -> None:
-        """Raise if two differ in a file that the model ties."""
-        with Reader(place) as reader:
-            names = [name for name in reader if _end(name) in self._groups]
-            found = stored_in(reader, names, Stored)
-            self._refuse([(stored.name, Weight(stored)) for stored in found])
-
-    def kept(
-        self, weights: Iterable[tuple[str, torch.Tensor]], kept: list[tuple[str, torch.Tensor]]
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield weights, and keep those that :meth:`torn` needs."""
-        for name, weight in weights:
-            if _end(name) in self._groups:
-                kept.append((name, weight))
-            yield name, weight
-
-    def torn(self, kept: Iterable[tuple[str, torch.Tensor]]) -> tuple[str, str] | None:
-        """Return the names of two weights that differ, and that the model ties."""
-        ends: dict[str, list[tuple[str, torch.Tensor]]] = defaultdict(list)
-        for name, weight in kept:
-            ends[_end(name)].append((name, weight))
-        for one, other in itertools.combinations(ends, 2):
-            if one in self._groups[other] and not any(
-                _is_equal(weight, same) for _, weight in ends[one] for _, same in ends[other]
-            ):
-                return ends[one][0][0], ends[other][0][0]
-        return None
-
-    def _refuse(self, kept: Iterable[tuple[str, torch.Tensor]]) -> None:
-        if torn := self.torn(kept):
+        yield from self.seeing(weights)
+        if torn := self.torn():
             raise errors.InvalidArgument(
                 f"the weights {torn[0]!r} and {torn[1]!r} differ, and the model ties them: start "
                 'the server with a config that has "tie_word_embeddings": false'
             )
+
+    def refuse(self, place: str) -> None:
+        """Raise if two differ in a file that the model ties. The others are not read."""
+        with Reader(place) as reader:
+            names = [name for name in reader if _end(name) in self._groups]
+            found = stored_in(reader, names, Stored)
+            for _ in self.refusing((stored.name, Weight(stored)) for stored in found):
+                pass
+
+    def seeing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield weights, and look at them."""
+        for name, weight in weights:
+            if _end(name) in self._groups:
+                # Others would stay in memory.
+                kept = weight if isinstance(weight, Weight) else _contents(weight)
+                self._found[_end(name)][name] = kept
+            yield name, weight
+
+    def torn(self) -> tuple[str, str] | None:
+        """Return the names of two weights that differ, and that the model ties."""
+        for (one, first), (other, second) in itertools.combinations(self._found.items(), 2):
+            if one in self._groups[other] and not _all(first) & _all(second):
+                return next(iter(first)), next(iter(second))
+        return None
 
 
 def _end(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 
 
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
-    return alike and torch.equal(as_bytes(one), as_bytes(other))
+def _all(found: Mapping[str, Weight | _Contents]) -> set[_Contents]:
+    return {_contents(each) if isinstance(each, Weight) else each for each in found.values()}
+
+
+def _contents(weight: torch.Tensor) -> _Contents:
+    """Return what tells a weight from others.
+
+    Nobody gains by two of one CRC32: who could give these could give two that are equal.
+    """
+    return weight.shape, weight.dtype, torch.ops.tensorizer.crc32(as_bytes(weight))

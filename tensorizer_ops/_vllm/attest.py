@@ -72,7 +72,7 @@ def _attested(
         tensors = tensors_of(model, sizes)
         unlisted, unclear = unlisted_in(tensors, model), doubts(model, tensors)
 
-        tied, kept = Tied(model), list[tuple[str, torch.Tensor]]()
+        tied = Tied(model)
         for prefix, module in list(model.named_modules()):
             leaves = [leaf for leaf, _ in module.named_parameters(recurse=False)]
             own = [f"{prefix}.{leaf}".removeprefix(".") for leaf in leaves]
@@ -89,9 +89,9 @@ def _attested(
         contents = signed_contents(readers)
         with watch:
             every = itertools.chain.from_iterable(map(weights_of, readers))
-            model.load_weights(tied.kept(every, kept))  # type: ignore[operator]
+            model.load_weights(tied.seeing(every))  # type: ignore[operator]
             reshaped.finish()
-        torn = tied.torn(kept)
+        torn = tied.torn()
     found = watch.attestation
     if torn:
         found.different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"

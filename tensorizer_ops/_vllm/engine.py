@@ -148,7 +148,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
         wanted = {*names}
         assert self._node is not None
         self._node.check()
-        Tied(self.model).check(path)
+        Tied(self.model).refuse(path)
         if current_platform.is_cpu():  # elsewhere, graphs of the device may have the kernels
             for module in self.model.modules():
                 pack_again(module)

@@ -156,11 +156,11 @@ def test_a_head_that_is_tied_and_differs(tmp_path: Path, as_one_module: bool) ->
     def names(tensors: dict[str, torch.Tensor]) -> list[str]:
         tensorizer_ops.save(place, tensors)
         tied = Tied(model)
-        found = tied.passing(weights(Settings({"uri": str(place)}), "unused"))
+        found = tied.refusing(weights(Settings({"uri": str(place)}), "unused"))
         model.lm_head.weight = torch.nn.Parameter(embed)  # as vLLM takes models apart
         try:
             taken = [name for name, _ in found]
-            tied.check(str(place))
+            Tied(model).refuse(str(place))
             return taken
         finally:
             model.lm_head.weight = model.embed_tokens.weight
@@ -177,7 +177,7 @@ def test_a_head_that_is_tied_and_differs(tmp_path: Path, as_one_module: bool) ->
         with pytest.raises(ValueError, match=why):
             names({"model.embed_tokens.weight": embed, "lm_head.weight": other})
         with pytest.raises(ValueError, match=why):
-            Tied(model).check(str(place))
+            Tied(model).refuse(str(place))
 
 
 def test_the_servers_find_the_plugins_and_are_not_imported() -> None:
