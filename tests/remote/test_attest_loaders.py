@@ -1,0 +1,737 @@
+"""`attest` with loaders: what they hide, and what they make of the file alone."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.masked import masked_tensor
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import tensorizer_ops
+from support.attested import flip, halved, of_file, with_
+from support.odd_tensors import Wrapper
+from support.samples import same
+from tensorizer_ops import Reader, attest
+from tensorizer_ops._front.weight import Stored, Weight, stored_in
+
+
+def overlapping(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.data[:4].copy_(weight[:4])
+    model.weight.data[1:5].copy_(weight[1:5])
+
+
+def twice(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.data[:4].copy_(weight[:4])
+    model.weight.data[:4].view(-1).copy_(weight[:4].reshape(-1))
+
+
+def expanded(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data[:1].expand(8, 8).copy_(of_file(weights)[:1].expand(8, 8))
+
+
+def of_bytes(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = (of_file(weights) + 0).view(torch.uint8)
+    model.weight.data.view(torch.uint8)[:2].copy_(weight[:2])
+
+
+def kept(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    whole = model.weight.data.clone()
+    whole[:4] = of_file(weights)[:4]
+    model.weight.data.copy_(whole)
+
+
+def kept_by_add(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    sum_ = of_file(weights) * 0
+    sum_ += model.weight.data
+    model.weight.data.copy_(sum_)
+
+
+def kept_in_weight(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight[4:].copy_(model.weight.data[4:])
+    model.weight.data.copy_(weight)
+
+
+def kept_in_view(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight.view(-1)[32:] = model.weight.data.view(-1)[32:]
+    model.weight.data.copy_(weight[:])
+
+
+def turned(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data = model.weight.data.t()
+    model.weight.data.copy_(of_file(weights))
+
+
+def negated(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.copy_(of_file(weights))
+    model.weight.data = torch._neg_view(model.weight.data)
+
+
+def replaced(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.copy_(of_file(weights))
+    model.weight = torch.nn.Parameter(torch.zeros(8, 8))
+
+
+def by_alias(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    torch.from_numpy(model.weight.detach().numpy()[4:]).copy_(weight[4:])
+    model.weight.data[:4].copy_(weight[:4])
+
+
+def kept_under_overlap(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    whole = model.weight.data.clone()
+    whole.as_strided((8, 8), (1, 1)).zero_()
+    whole[:2] = of_file(weights)[:2]
+    model.weight.data.copy_(whole)
+
+
+def kept_in_sparse(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(model.weight.data.to_sparse().to_dense())
+
+
+def kept_in_nested(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    nested = torch.nested.nested_tensor([model.weight.data])
+    model.weight.data.copy_(nested.to_padded_tensor(0.0)[0])
+
+
+def kept_in_buffer(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(model.get_buffer("stage"))
+
+
+@torch.library.custom_op("attest_test::copy_like", mutates_args=())
+def copy_like(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()
+
+
+def kept_by_custom_op(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(copy_like(model.weight.data))
+
+
+def kept_in_attribute(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(model.backup)
+
+
+def kept_in_wrapper(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_((TwoTensor(model.weight.data, model.weight.data) + 0).a)
+
+
+def kept_in_copied_wrapper(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    made = TwoTensor(torch.zeros(8, 8), torch.zeros(8, 8))
+    made.copy_(TwoTensor(model.weight.data, model.weight.data))
+    model.weight.data.copy_(made.b)
+
+
+def kept_under_mask(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    mask = torch.ones(8, 8, dtype=torch.bool)
+    model.weight.data.copy_((masked_tensor(model.weight.data, mask) + 0).get_data())
+
+
+def kept_in_array(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    model.weight.data.copy_(torch.from_numpy(model.weight.detach().numpy().copy()))
+
+
+def kept_in_storage(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    storage = model.weight.data.untyped_storage().clone()
+    model.weight.data.copy_(torch.empty(0).set_(storage, 0, (8, 8)))
+
+
+def kept_beside_empty_part(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    pieces = [piece.unsqueeze(0) for piece in model.weight.data.split([0, 8])]
+    model.weight.data.copy_(pieces[1][0].clone())
+
+
+def kept_behind_empty_part(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    model.backup[:0].zero_()
+    torch.add(model.backup[:0], 1, out=model.backup[:0])
+    model.weight.data.copy_(model.backup)
+
+
+def kept_in_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data})
+        model.weight.data.copy_(tensorizer_ops.load(f"{folder}/other.tensors")["a"])
+
+
+@torch.library.custom_op("attest_test::backup", mutates_args=())
+def backup() -> torch.Tensor:
+    return BACKUP.clone()
+
+
+BACKUP = torch.empty(8, 8)
+
+
+def kept_by_op(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    BACKUP.copy_(model.weight.data)
+    model.weight.data.copy_(backup())
+
+
+def scaled(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.data.copy_(weight + model.backup - weight)
+
+
+def foreach(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    torch._foreach_copy_([model.weight.data], [of_file(weights)])
+
+
+class Other(Wrapper):
+    """Passes another tensor on than the one in it, which it does not tell."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*(each.other if isinstance(each, cls) else each for each in args))
+
+
+def kept_in_subclass(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.copy_(with_(Other(of_file(weights) + 0), other=model.backup))
+
+
+def kept_beside_memory(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    BACKUP.copy_(of_file(weights))
+    model.weight.data.copy_(halved(BACKUP))
+
+
+def kept_by_map(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    stage = of_file(weights) + 0
+    stage.map_(model.weight.data, lambda one, other: other)
+    model.weight.data.copy_(stage)
+
+
+def kept_by_map2(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    weight.map2_(model.weight.data, model.backup, lambda one, other, _: other)
+    model.weight.data.copy_(weight)
+
+
+def by_map(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    model.weight.data.map_(of_file(weights).clone(), lambda one, other: other)
+
+
+def kept_in_uninitialized(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    stage = torch.empty(8, 8)
+    stage[:7].copy_(of_file(weights)[:7])
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data[7:]})
+        tensorizer_ops.load_into({"a": stage[7:]}, f"{folder}/other.tensors")
+    model.weight.data.copy_(stage)
+
+
+def kept_in_resized(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    stage = torch.zeros(0).resize_(8, 8)
+    stage.numpy()[:] = model.weight.detach().numpy()
+    model.weight.data.copy_(stage)
+
+
+@torch.library.custom_op("attest_test::clear_both", mutates_args=["one"])
+def clear_both(one: torch.Tensor, other: torch.Tensor) -> None:
+    one.zero_()
+    other.zero_()  # which it does not declare
+
+
+def by_custom_op(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    clear_both(model.weight.data[:1], model.weight.data[1:])
+
+
+def kept_under_expanded(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    whole = model.weight.data.clone()
+    whole[:1].expand(8, 8).zero_()  # replaces no other row
+    whole[:1] = of_file(weights)[:1]
+    model.weight.data.copy_(whole)
+
+
+def kept_in_statistics(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    norm = torch.nn.BatchNorm1d(64, momentum=1.0)
+    norm(model.weight.data.view(1, 64, 1).expand(1, 64, 2).contiguous())
+    model.weight.data.copy_(norm.get_buffer("running_mean").view(8, 8))
+
+
+def as_statistics(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    given = of_file(weights).view(1, 64, 1).expand(1, 64, 2).contiguous()
+    mean, variance = model.weight.data.view(64), torch.ones(64)
+    torch.nn.functional.batch_norm(given, mean, variance, training=True, momentum=1.0)
+
+
+def kept_in_loaded(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    stage = torch.zeros(8, 8)
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data})
+        torch.ops.tensorizer.load_into(f"{folder}/other.tensors", ["a"], [stage])
+    model.weight.data.copy_(stage)
+
+
+def of_another_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    with tempfile.TemporaryDirectory() as folder:
+        tensorizer_ops.save(f"{folder}/other.tensors", {"a": model.weight.data})
+        with Reader(f"{folder}/other.tensors") as reader:
+            (stored,) = stored_in(reader, ["a"], Stored)
+            model.weight.data.copy_(Weight(stored))
+
+
+def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight, own = of_file(weights), model.weight.data
+    assert torch.cat([weight[:4], weight[4:]], out=own) is own
+    assert torch.stack(list(weight.unbind()), out=own) is own
+    places = torch.zeros(8, 8, dtype=torch.int64)
+    found = torch.sort(weight, out=(own, places))
+    assert found.values is own and found.indices is places and places.any()
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        overlapping,
+        kept_in_subclass,
+        kept_beside_memory,
+        kept_by_map,
+        kept_by_map2,
+        by_map,
+        kept_in_uninitialized,
+        kept_in_resized,
+        by_custom_op,
+        kept_under_expanded,
+        kept_in_statistics,
+        as_statistics,
+        kept_in_loaded,
+        of_another_file,
+        to_the_right_place,
+        twice,
+        expanded,
+        of_bytes,
+        kept,
+        kept_by_add,
+        kept_in_weight,
+        kept_in_view,
+        turned,
+        negated,
+        replaced,
+        by_alias,
+        kept_under_overlap,
+        kept_in_sparse,
+        kept_in_nested,
+        kept_by_custom_op,
+        foreach,
+        kept_in_buffer,
+        kept_in_attribute,
+        kept_in_wrapper,
+        kept_in_copied_wrapper,
+        kept_under_mask,
+        kept_in_array,
+        kept_in_storage,
+        kept_beside_empty_part,
+        kept_behind_empty_part,
+        kept_in_file,
+        kept_by_op,
+        scaled,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of")
+def test_loaders_that_hide_what_differs(tmp_path: Path, load: Any) -> None:
+    """Every element is compared, with one of the file, and the model stays as it is."""
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(8, 8, bias=False)
+    weight = model.weight
+    with torch.no_grad():
+        weight.copy_(stored.t() if load is turned else stored)
+        if load is not turned:
+            weight[7, 0] += 1
+    model.register_buffer("stage", weight.detach().clone(), persistent=False)
+    model.backup = weight.detach().clone()
+    before, data = weight.detach().clone(), weight.data_ptr()
+    found = attest(model, tmp_path / "m.tensors", load_weights=lambda weights: load(model, weights))
+    assert not found.equal and not found.compared
+    assert model.weight is weight and weight.data_ptr() == data
+    assert weight.is_contiguous() and not weight.is_neg() and same(weight.data, before)
+
+
+def in_shared_memory(model: torch.nn.Linear, weight: torch.Tensor) -> None:
+    model.weight.data.copy_(weight)
+    model.share_memory()
+
+
+def without_memory(model: torch.nn.Linear, weight: torch.Tensor) -> None:
+    model.weight.data.copy_(weight)
+    model.weight.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("move", [in_shared_memory, without_memory])
+def test_a_loader_that_moves_the_memory_of_a_parameter(tmp_path: Path, move: Any) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(8, 8, bias=False)
+    model.weight.data.copy_(stored)
+    found = attest(
+        model, tmp_path / "m.tensors", load_weights=lambda weights: move(model, of_file(weights))
+    )
+    assert found.not_compared == {"weight": "the loader gives it other memory"}
+    assert not found.compared and not found.different
+
+
+@pytest.mark.parametrize("rows", [8, 100_000])
+def test_weights_of_an_earlier_file(tmp_path: Path, rows: int) -> None:
+    model = torch.nn.Linear(8, rows, bias=False)
+    tensorizer_ops.save(tmp_path / "1.tensors", {"a": model.weight})
+    tensorizer_ops.save(tmp_path / "2.tensors", {"a": model.weight * 2})
+    cache: dict[str, torch.Tensor] = {}
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            model.weight.data.copy_(cache.setdefault(name, weight))
+
+    assert attest(model, tmp_path / "1.tensors", load_weights=load).equal
+    found = attest(model, tmp_path / "2.tensors", load_weights=load)
+    text = "what the loader copies to it is not made of the file alone"
+    assert found.not_compared == {"weight": text} and not found.compared
+
+
+def test_a_write_to_no_element(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.zeros(8)})
+    model = torch.nn.ParameterDict({"a": torch.zeros(8)})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        weight, own = of_file(weights), model["a"].data
+        for part in (slice(0, 3), slice(3, 3), slice(4, 8)):
+            own[part].copy_(weight[part])
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.not_compared == {"a": "1 of its elements are from no file"}
+
+
+def zeroed_first(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.zero_()
+    target[:8].copy_(weight)
+
+
+def filled_by_bytes(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.fill_(torch.tensor(7))
+    target[8:].view(torch.uint8).zero_()
+    target[:8].t().copy_(weight.t())
+
+
+def several_times(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(torch.cat([weight * 2, weight[:2]]))
+    target[:, 3:].copy_(torch.cat([weight, weight[:2]])[:, 3:])
+    target.zero_()
+    target[:8].copy_(-weight)
+    target[:8, ::2].copy_(weight[:, ::2])
+    target[:8, 1::2].copy_(weight[:, 1::2] + 0)
+
+
+def by_large_parts(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target[2:10].copy_(weight)
+    target[8:].zero_()
+    target[:8].copy_(weight)
+
+
+def in_two_steps(weight: torch.Tensor, target: torch.Tensor) -> None:
+    target.zero_()
+    target[:8, :4].copy_(weight[:, :4].flip(0))
+    target[:8].copy_(weight)
+
+
+@pytest.mark.parametrize(
+    "load", [zeroed_first, filled_by_bytes, several_times, by_large_parts, in_two_steps]
+)
+@pytest.mark.parametrize("columns", [8, 40_000])  # the larger ones are not read before
+def test_only_what_is_written_last_counts(tmp_path: Path, load: Any, columns: int) -> None:
+    stored = torch.randn(8, columns)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(columns, 10, bias=False)
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        load(of_file(weights), model.weight.data)
+
+    for place in (None, [5, 3], [5, 4], [9, 3]):
+        with torch.no_grad():
+            model.weight.copy_(torch.cat([stored, torch.zeros(2, columns)]))
+        if place:
+            flip(model.weight[tuple(place)], 0)
+        before = model.weight.detach().clone()
+        found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+        assert found.equal == (place is None) and not found.not_compared
+        for text in found.different.values():
+            assert text.startswith(f"element {place} is not that of ") and ";" not in text
+        assert same(model.weight.data, before)
+
+
+def at_once(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    for weight in weights.values():
+        target.copy_(weight)
+
+
+def computed(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    made = [weight.t().contiguous() for weight in weights.values()]
+    for each in made:
+        target.copy_(each.t())
+
+
+def staged_in_turn(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    stage = torch.empty(8, 8)
+    for weight in weights.values():
+        stage.copy_(weight)
+        target.copy_(stage)
+
+
+def behind_zeros(weights: dict[str, torch.Tensor], target: torch.Tensor) -> None:
+    for weight in weights.values():
+        target.zero_()
+        target[:4].copy_(weight[:4])
+        target[4:].copy_(weight[4:])
+
+
+@pytest.mark.parametrize("load", [at_once, computed, staged_in_turn, behind_zeros])
+def test_two_tensors_of_the_file_in_one_place(tmp_path: Path, load: Any) -> None:
+    """One of them is lost, which nobody may miss only if they are equal."""
+    stored = {"embed": torch.randn(8, 8), "head": torch.randn(8, 8)}
+    model = torch.nn.ParameterDict({"embed": stored["head"].clone()})
+    model["head"] = model["embed"]
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        load(dict(weights), model["head"].data)
+
+    stored["embed"] = stored["head"].clone()
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    assert attest(model, tmp_path / "m.tensors", load_weights=load_weights).equal
+    flip(stored["embed"], 4 * 9)
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+    assert list(found.different) == ["embed"]
+    assert found.different["embed"].startswith("element [1, 1] is not that of ")
+
+
+def test_what_a_loader_reads_before_it_is_written_again(tmp_path: Path) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.ParameterDict({"one": stored.clone(), "two": stored.clone()})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model["one"].data.zero_()
+        model["two"].data.copy_(model["one"].data)
+        model["one"].data.copy_(of_file(weights))
+
+    # The loader gives zeros to the second one.
+    assert list(attest(model, tmp_path / "m.tensors", load_weights=load).different) == ["one"]
+
+
+def test_a_write_that_a_subclass_changes(tmp_path: Path) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.ParameterDict({"a": stored.clone(), "b": stored.clone(), "c": stored / 2})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        halved(model["a"].data).copy_(weight := of_file(weights))
+        model["b"].data.copy_(weight)
+        model["c"].data.copy_(halved(model["b"].data))
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.compared == ["b"] and found.not_compared == {
+        "a": "the loader changes it by aten.copy_.default",
+        "c": "what the loader copies to it is not made of the file alone",
+    }
+    assert torch.equal(model["a"].data, stored)
+
+
+def through_wrapper(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    model.weight.data.copy_((TwoTensor(weight, weight) + 0).b)
+
+
+def to_wrapper(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    TwoTensor(model.weight.data, model.weight.data).copy_(weight)
+
+
+def with_constants(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    order = torch.cat([torch.arange(4), torch.tensor([4, 5, 6, 7])])
+    model.weight.data.copy_(weight[order] * torch.full_like(model.weight, 2) / torch.tensor(2))
+
+
+def staged(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    model.stage.copy_(weight)  # replaces all that was there
+    model.weight.data.copy_(model.stage)
+
+
+def looked_at(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    assert weight.numpy().any() and weight.tolist()
+    model.weight.data[:4] = weight[:4]
+    model.weight.data[4:] = weight[4:].clone()
+
+
+def staged_in_parts(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    stages = [torch.empty(8, 8), weight.new_empty(8, 8), torch.empty_like(model.weight.data)]
+    for stage in (*stages, model.stage, torch.nn.Linear(8, 8).weight.data):
+        stage.narrow(0, 0, 4).copy_(weight[:4])
+        model.weight.data[:4].copy_(stage[:4])
+        stage[4:, ::2] = weight[4:, ::2]
+        stage[4:, 1::2].copy_(weight[4:, 1::2])
+        model.weight.data.copy_(stage)
+
+
+@torch.library.custom_op("attest_test::pack", mutates_args=["packed"])
+def pack(weight: torch.Tensor, packed: torch.Tensor) -> None:
+    packed.copy_(weight)
+
+
+def packed_by_custom_op(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    packed = torch.empty_like(model.weight)
+    pack(weight + 0, packed)
+    model.weight.data.copy_(packed)
+
+
+def into_outputs(weight: torch.Tensor, model: torch.nn.Linear) -> None:
+    stage = torch.empty(8, 8)
+    torch.cat([torch.empty(0), weight[:4], weight[4:]], out=stage)
+    model.weight.data[:4].copy_(torch.stack(list(stage.unbind()))[:4])
+    torch.mul(weight, 1, out=stage[:])
+    model.weight.data[4:].copy_(stage[4:])
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        through_wrapper,
+        to_wrapper,
+        with_constants,
+        staged,
+        staged_in_parts,
+        into_outputs,
+        packed_by_custom_op,
+        looked_at,
+    ],
+)
+def test_what_is_made_of_the_file_alone(tmp_path: Path, load: Any) -> None:
+    stored = torch.randn(8, 8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Linear(8, 8, bias=False)
+    model.stage = stored.clone()  # as a load leaves it
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        load(of_file(weights), model)
+
+    for place in (None, 5):
+        model.weight.data.copy_(stored)
+        if place is not None:
+            flip(model.weight, place * 4)
+        before = model.weight.detach().clone()
+        found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+        assert found.equal == (place is None) and not found.not_compared
+        assert list(found.different) == ["weight"] * (place is not None)
+        assert same(model.weight.data, before)
+
+
+def test_many_operations_take_no_memory(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.ones(8, 8)})
+    model = torch.nn.Linear(8, 8, bias=False)
+    torch.nn.init.ones_(model.weight)
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        weight = of_file(weights)
+        for _ in range(3000):
+            made = weight * 1
+        model.weight.data.copy_(made)
+        (watch,) = _get_current_dispatch_mode_stack()
+        assert len(watch._origins._storages) < 1500
+
+    assert attest(model, tmp_path / "m.tensors", load_weights=load).equal
+
+
+def by_numpy(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    model.weight.detach().numpy()[:] = weight.numpy()
+    model.weight.data.copy_(weight)
+
+
+def by_thread(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    weight = of_file(weights)
+    thread = threading.Thread(target=lambda: model.weight.data.copy_(weight))
+    thread.start()
+    thread.join()
+    model.weight.data.copy_(weight)
+
+
+@pytest.mark.parametrize("load", [by_numpy, by_thread])
+def test_a_model_that_changes_meanwhile(tmp_path: Path, load: Any) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.randn(8, 8)})
+    model = torch.nn.Linear(8, 8, bias=False)
+    found = attest(model, tmp_path / "m.tensors", load_weights=lambda weights: load(model, weights))
+    assert not found.compared and "it has changed meanwhile" in found.not_compared["weight"]
+
+
+def test_loaders_that_copy_from_other_tensors_of_the_model(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.randn(8, 8)})
+
+    class Model(torch.nn.Module):
+        def __init__(self, *names: str) -> None:
+            super().__init__()
+            for name in names:
+                value = tensorizer_ops.load(tmp_path / "m.tensors")["a"].clone()
+                self.register_parameter(name, torch.nn.Parameter(value))
+
+        def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+            own = dict(self.named_parameters())
+            own["one"].data.copy_(dict(weights)["a"])
+            own["two"].data.copy_(own["one"].data)
+            own["three"].data.copy_(own["four"].data)
+            own["four"].data.copy_(own["three"].data)
+            # What is made like a tensor has none of its elements.
+            made = torch.empty_like(own["five"])
+            made.copy_(own["one"].data)
+            own["five"].data.copy_(own["one"].data)
+
+    model = Model("one", "two", "three", "four", "five")
+    found = attest(model, tmp_path / "m.tensors", load_weights=model.load_weights)
+    assert found.compared == ["one", "two", "five"]
+    assert list(found.not_compared) == ["three", "four"]
+    flip(dict(model.named_parameters())["two"], 5)
+    found = attest(model, tmp_path / "m.tensors", load_weights=model.load_weights)
+    assert list(found.different) == ["two"]
+
+
+def test_memory_beside_that_of_a_parameter(tmp_path: Path) -> None:
+    tensorizer_ops.save(tmp_path / "m.tensors", {"one": torch.zeros(8)})
+    memory = torch.cat([torch.zeros(8), torch.ones(8)])
+    model = torch.nn.ParameterDict({"one": memory[:8], "two": memory.clone(), "part": memory[2:6]})
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model["one"].data.copy_(of_file(weights, "one"))
+        model["two"].data.copy_(memory)
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.compared == ["one", "part"] and list(found.not_compared) == ["two"]
