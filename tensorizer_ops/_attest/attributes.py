@@ -9,14 +9,7 @@ import torch
 
 from tensorizer_ops._attest.compared import Attestation, difference
 from tensorizer_ops._attest.watched import Owners
-from tensorizer_ops._base.memory import (
-    Span,
-    copyable,
-    has_memory,
-    identity,
-    is_plain,
-    span,
-)
+from tensorizer_ops._base.memory import Span, copyable, has_memory, identity, is_plain, span
 from tensorizer_ops._base.states import attributes_of
 
 OTHER_MEMORY = "the loader gives it other memory"

@@ -114,6 +114,6 @@ def _replaced(
     now: Mapping[str, object], before: Mapping[str, object]
 ) -> Iterator[tuple[str, object, object]]:
     """Yield the names with another value than before, that value and the one before."""
-    for name in sorted(now.keys() | before.keys()):
+    for name in {**before, **now}:
         if now.get(name, _NONE) is not before.get(name, _NONE):
             yield name, now.get(name), before.get(name)

@@ -123,9 +123,14 @@ class _Later:
         lost, and would not be compared.
         """
         layout, own = place
-        near = sorted(self._ranges.near(layout.begin, layout.end))
-        mask = Mask([layout, *(each for _, (each, _) in near)], by_element=True)
-        for _, (each, names) in near:
+        last: list[_Place] = []  # in turn, from the last one to one that replaces all
+        for _, (each, names) in sorted(self._ranges.near(layout.begin, layout.end), reverse=True):
+            is_whole = not each.dims and each.begin <= layout.begin and layout.end <= each.end
+            last.append((layout if is_whole else each, names))  # of which no mask is made
+            if is_whole:
+                break
+        mask = Mask([layout, *(each for each, _ in last)], by_element=True)
+        for each, names in reversed(last):
             if not own or names in (own, _CONSTANT):
                 mask.add(each)
             else:
