@@ -29,6 +29,7 @@ from tensorizer_ops._base.savable import (
 from tensorizer_ops._base.states import doubts, state_of
 from tensorizer_ops._base.targets import Source
 from tensorizer_ops._front.reader import Reader
+from tensorizer_ops._front.tied import Tied
 from tensorizer_ops._front.weight import Index, Weight, stored_in
 
 # Fills a model with named tensors. What it returns does not matter.
@@ -76,8 +77,9 @@ def attest(
         uri: as for :func:`load`.
         load_weights: what fills the module with tensors of other names or shapes, such as the
             method ``load_weights`` of a model of vLLM. It gets the tensors of the file, and what it
-            would write is compared instead: what is written last, and what another tensor of the
-            file replaces. What only the file has is not listed as missing.
+            would write is compared instead: what is written last. If the module ties tensors that
+            the file has as two, these must be equal there. What only the file has is not listed as
+            missing.
         options: as for :func:`load`. With ``trust``, the file must be signed.
 
     Raises:
@@ -99,8 +101,10 @@ def attest(
         state, sizes = state_of(model, reader), sizes_in(reader)
         others = unlisted_in(state, model), Attributes(model, state)
         watch = Watch(state, *others, doubts(model, state), sizes, dtypes_in(reader))
+        tied = Tied(model)
         with Kept(model, watch.attestation), watch:
-            load_weights(weights_of(reader))
+            load_weights(tied.seeing(weights_of(reader)))
+        tied.tell(watch.attestation.different)
         return watch.attestation
 
 

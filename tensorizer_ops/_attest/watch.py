@@ -277,7 +277,6 @@ class Watch(TorchDispatchMode):
         if why and name not in self._unlisted:
             self.attestation.not_compared[name] = why
             return
-        names = set(self._origins.names_of(tensors_in(given)))
         for tensor in tensors_in(given):
             owners = self._owners.of(tensor)
             is_known = not is_divided(tensor) and (
@@ -292,12 +291,11 @@ class Watch(TorchDispatchMode):
                 watched.sources.add(name)
             for each in owners:
                 watched.sources.add(each.names[0])
-                names.add(f"{each.names[0]} in memory")
                 each.settle()
-        watched.write(self._write(frozenset(names), func, target, *given))
+        watched.write(self._write(func, target, *given))
 
-    def _write(self, names: frozenset[str], func: Any, target: torch.Tensor, *given: Any) -> Write:
-        """Begin to compare what an operation would write, which is made of these tensors."""
+    def _write(self, func: Any, target: torch.Tensor, *given: Any) -> Write:
+        """Begin to compare what an operation would write."""
         own = target.resolve_conj().resolve_neg()
         source = given[0] if func is _aten.copy_.default else None
         if isinstance(source, Weight) and source.shape == target.shape and is_compared(source):
@@ -308,7 +306,7 @@ class Watch(TorchDispatchMode):
             expected = stored.loaded(source.which)
             if expected is None:
                 load = functools.partial(stored.load, source.which, own.device)
-                return Write(target, names, other, result, lambda: differing(load(), own))
+                return Write(target, other, result, lambda: differing(load(), own))
             found = result()
         else:
             other = "what the loader makes of the file"
@@ -317,10 +315,10 @@ class Watch(TorchDispatchMode):
             expected = func(torch.empty_like(like), *given).expand_as(target)
             found = difference(expected, own)
             if like is not target:
-                return Write(target, names, other, lambda: found, lambda: differing(expected, own))
+                return Write(target, other, lambda: found, lambda: differing(expected, own))
         # What is compared is not kept, and the loader may change it.
         mask = differing(expected, own) if found else torch.empty(0)
-        return Write(target, names, other, lambda: found, lambda: mask)
+        return Write(target, other, lambda: found, lambda: mask)
 
 
 class _Maps(TorchFunctionMode):

@@ -17,19 +17,12 @@ from tensorizer_ops._base.memory import Span, span
 from tensorizer_ops._base.ranges import Ranges
 from tensorizer_ops._front.weight import Weight
 
-# Of what is made of no tensor of a file.
-_CONSTANT: frozenset[str] = frozenset()
-
 
 class Write(NamedTuple):
     part: torch.Tensor
-    names: frozenset[str]  # of the tensors that it is made of
     other: str  # what it is compared with
     result: Callable[[], Difference | None]
     differing: Callable[[], torch.Tensor]  # a mask of the elements in the result
-
-
-_Place = tuple[Layout, frozenset[str]]  # of a write: where it is, and what it is made of
 
 
 class Watched(NamedTuple):
@@ -38,17 +31,16 @@ class Watched(NamedTuple):
     span: Span
     crc32: int
     parts: set[Layout]  # that were compared
-    writes: list[dict[_Place, Write]]  # the last one to each, in order; see Watched.settle()
+    writes: list[dict[Layout, Write]]  # the last one to each, in order; see Watched.settle()
     sources: set[str]  # the names of other watched tensors that it is copied from
     differences: dict[str, Difference]  # by what it differs from
 
     def write(self, made: Write) -> None:
-        """Add a write, in place of one to the same part that is not made of other tensors."""
+        """Add a write, in place of one to the same part."""
         layout = Layout.of(made.part)
         self.parts.add(layout)
-        for names in (made.names, _CONSTANT):
-            self.writes[-1].pop((layout, names), None)
-        self.writes[-1][layout, made.names] = made
+        self.writes[-1].pop(layout, None)
+        self.writes[-1][layout] = made
 
     def settle(self) -> None:
         """Let later writes leave what has been written as it is, because something reads it."""
@@ -58,16 +50,16 @@ class Watched(NamedTuple):
     def compare(self) -> None:
         """Find what differs from what is written last."""
         for writes in self.writes:
-            results = {place: made.result() for place, made in writes.items()}
-            if any(results.values()) and _may_overlap(layout for layout, _ in writes):
-                later = _Later()
-                for place, made in reversed(writes.items()):
-                    if results[place] and (covered := later.covers(made.part, place)).any():
-                        results[place] = Difference.at(made.differing() & ~covered)
-                    later.add(place)
-            for place, made in writes.items():
-                if found := results[place]:
-                    places = [_place_in(self, made.part, each) for each in found.places]
+            results = {layout: made.result() for layout, made in writes.items()}
+            if any(results.values()) and _may_overlap(writes):
+                later = Mask([*writes], by_element=True)
+                for layout, made in reversed(writes.items()):
+                    if results[layout] and (covered := later.elements_of(made.part)).any():
+                        results[layout] = Difference.at(made.differing() & ~covered)
+                    later.add(layout)
+            for layout, made in writes.items():
+                if found := results[layout]:
+                    places = [_place_in(self, made.part, place) for place in found.places]
                     known = self.differences.setdefault(made.other, Difference([], 0))
                     known.add(places, found.count)
 
@@ -101,41 +93,6 @@ class Owners(Generic[_Owner]):
         if where.begin == where.end or tensor.device not in self._ranges:
             return []
         return self._ranges[tensor.device].near(where.begin, where.end)
-
-
-class _Later:
-    """Where the writes behind another one are, and what they are made of."""
-
-    def __init__(self) -> None:
-        self._ranges: Ranges[tuple[int, _Place]] = Ranges()
-        self._count = 0
-
-    def add(self, place: _Place) -> None:
-        """Add one that comes before all others."""
-        layout, _ = place
-        self._count += 1
-        self._ranges.add(layout.begin, layout.end, (-self._count, place))
-
-    def covers(self, part: torch.Tensor, place: _Place) -> torch.Tensor:
-        """Return which elements of a part they replace.
-
-        Not those that are made of other tensors of the file in the end: what was to be there is
-        lost, and would not be compared.
-        """
-        layout, own = place
-        last: list[_Place] = []  # in turn, from the last one to one that replaces all
-        for _, (each, names) in sorted(self._ranges.near(layout.begin, layout.end), reverse=True):
-            is_whole = not each.dims and each.begin <= layout.begin and layout.end <= each.end
-            last.append((layout if is_whole else each, names))  # of which no mask is made
-            if is_whole:
-                break
-        mask = Mask([layout, *(each for each, _ in last)], by_element=True)
-        for each, names in reversed(last):
-            if not own or names in (own, _CONSTANT):
-                mask.add(each)
-            else:
-                mask.of(each).fill_(False)
-        return mask.elements_of(part)
 
 
 def _may_overlap(layouts: Iterable[Layout]) -> bool:

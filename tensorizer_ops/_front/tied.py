@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 
 import torch
 
 from tensorizer_ops import errors
-from tensorizer_ops._base.memory import as_bytes
+from tensorizer_ops._base.memory import as_bytes, identity
 from tensorizer_ops._base.states import registered_in
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Stored, Weight, stored_in
 
 _Named = Iterable[tuple[str, torch.Tensor]]
 _Contents = tuple[torch.Size, torch.dtype, int]
+_Weights = dict[str, Weight | _Contents]  # by name
 
 
 class Tied:
     """Looks at weights for a model that ties some of its own, such as its head to the embeddings.
 
     If there are two that differ, the model drops one, or writes one over the other. They may have
-    other names than the model, but for the last two parts.
+    other names than in the model, but for the last two parts, if these tell what it ties.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        groups: dict[int, set[str]] = defaultdict(set)
-        for name, tensor in registered_in(model).items():
-            groups[id(tensor)].add(_end(name))
-        self._groups = {end: ends for ends in groups.values() if len(ends) > 1 for end in ends}
-        self._found: dict[str, dict[str, Weight | _Contents]] = defaultdict(dict)
+        own = {name: identity(tensor) for name, tensor in registered_in(model).items()}
+        ends: dict[str, set[Hashable]] = defaultdict(set)
+        for name, tensor in own.items():
+            ends[_end(name)].add(tensor)
+        # Which tensor of the model has a name, or the end of one if that is enough to tell.
+        known = {
+            _end(name) if len(ends[_end(name)]) == 1 else name: tensor
+            for name, tensor in own.items()
+        }
+        count = Counter(known.values())
+        self._tied = {name: tensor for name, tensor in known.items() if count[tensor] > 1}
+        self._found: dict[Hashable, dict[str, _Weights]] = defaultdict(lambda: defaultdict(dict))
 
     def refusing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, and raise behind the last if two that the model ties differ."""
@@ -44,7 +52,7 @@ class Tied:
     def refuse(self, place: str) -> None:
         """Raise if two differ in a file that the model ties. The others are not read."""
         with Reader(place) as reader:
-            names = [name for name in reader if _end(name) in self._groups]
+            names = [name for name in reader if self._known_as(name)]
             found = stored_in(reader, names, Stored)
             for _ in self.refusing((stored.name, Weight(stored)) for stored in found):
                 pass
@@ -52,25 +60,34 @@ class Tied:
     def seeing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, and look at them."""
         for name, weight in weights:
-            if _end(name) in self._groups:
+            if known := self._known_as(name):
                 # Others would stay in memory.
                 kept = weight if isinstance(weight, Weight) else _contents(weight)
-                self._found[_end(name)][name] = kept
+                self._found[self._tied[known]][known][name] = kept
             yield name, weight
+
+    def tell(self, different: dict[str, str]) -> None:
+        """List what differs in the file, and the model ties."""
+        if torn := self.torn():
+            different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"
 
     def torn(self) -> tuple[str, str] | None:
         """Return the names of two weights that differ, and that the model ties."""
-        for (one, first), (other, second) in itertools.combinations(self._found.items(), 2):
-            if one in self._groups[other] and not _all(first) & _all(second):
-                return next(iter(first)), next(iter(second))
+        for found in self._found.values():
+            for one, other in itertools.combinations(found.values(), 2):
+                if not _all(one) & _all(other):
+                    return next(iter(one)), next(iter(other))
         return None
+
+    def _known_as(self, name: str) -> str | None:
+        return next((each for each in (name, _end(name)) if each in self._tied), None)
 
 
 def _end(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 
 
-def _all(found: Mapping[str, Weight | _Contents]) -> set[_Contents]:
+def _all(found: _Weights) -> set[_Contents]:
     return {_contents(each) if isinstance(each, Weight) else each for each in found.values()}
 
 

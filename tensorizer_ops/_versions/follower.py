@@ -240,19 +240,34 @@ class Follower:
                     self._check(entries[-1])
                 return
             except (*_NO_WAY, errors.Crypto) as error:
-                self._digest = None
+                known, self._digest = self._digest, None
                 _, whole = self._ways(entries)
-                if not whole:
+                if not whole or self._refuses_older(whole, reached):
+                    self._digest = known
                     raise
                 logger.warning("%s: all of the model is loaded", str(error))
         if not whole:
             raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
+        if self._refuses_older(whole, reached):
+            raise errors.InvalidFormat(
+                f"the list of versions in {self._place.label} leads to version {whole[-1].number} "
+                f"by way of version {whole[0].number}, and version {reached} was here before: that "
+                "stays, because of the option 'trust'"
+            )
         if self._is_file and len(whole) > 1 and whole[0].number <= reached:
             self._go_beside(whole)
             return
         self._load(whole[0], self._target)
         for entry in whole[1:]:
             self._apply(entry, self._target)
+
+    def _refuses_older(self, whole: list[Entry], reached: int) -> bool:
+        """Return whether a way would put an older version in the place of one in memory.
+
+        It may never lead on from there: nobody has signed the list.
+        """
+        is_kept = self._is_trusting and not self._is_file and not self._is_between
+        return is_kept and whole[0].number <= reached
 
     def _go_beside(self, entries: list[Entry]) -> None:
         """Make the newest version in another file, as the first one is older than the target."""

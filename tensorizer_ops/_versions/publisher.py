@@ -104,7 +104,7 @@ class Publisher:
             # The last version that is listed, and the last one that may be.
             self._number = self._tried = self._claim()
             self._ends = ends.pop_all()
-        self._is_closed = False
+        self._is_closed = self._is_taken_over = False
 
     def __repr__(self) -> str:
         return f"<tensorizer_ops.Publisher: {self._place.label}>"
@@ -152,7 +152,7 @@ class Publisher:
                 f"step {step} was not published to {self._place.label}: the list of versions was "
                 "removed; a new Publisher makes another one"
             )
-        if listing.publisher != self._id:
+        if self._is_taken_over or listing.publisher != self._id:
             self._throw_taken_over(step)
         if self._is_closed:
             raise errors.InvalidArgument(
@@ -230,6 +230,7 @@ class Publisher:
         return listing.next_number - 1
 
     def _throw_taken_over(self, step: int) -> None:
+        self._is_taken_over = True  # also if somebody puts an earlier list there
         raise errors.FileExists(
             f"step {step} was not published to {self._place.label}: another publisher has begun "
             "since this one did"

@@ -91,10 +91,8 @@ def _attested(
             every = itertools.chain.from_iterable(map(weights_of, readers))
             model.load_weights(tied.seeing(every))  # type: ignore[operator]
             reshaped.finish()
-        torn = tied.torn()
+        tied.tell(watch.attestation.different)
     found = watch.attestation
-    if torn:
-        found.different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"
     found.not_compared |= hidden | apart | replaced.not_compared
     found.compared = [name for name in found.compared if name not in found.not_compared]
     return found, contents

@@ -170,6 +170,29 @@ def test_lists_that_go_back(
     assert [each.number for each in follow(place, {}, patience=0, options=signer.options)] == [3]
 
 
+@pytest.mark.parametrize("change", ["another digest", "no delta"])
+def test_no_older_version_replaces_one_in_memory(place: Path, signer: Signer, change: str) -> None:
+    """Not even on the way to a newer one, to which nothing may lead on."""
+    with Publisher(place, sign=signer.private, whole_every=9) as publisher:
+        for step in (1, 2):
+            publisher.publish(state_of(step), step=step)
+        memory: dict[str, torch.Tensor] = {}
+        versions = follow(place, memory, interval=0.01, patience=0.1, options=signer.options)
+        assert next(versions).number == 2
+        publisher.publish(state_of(3), step=3)
+    whole, second, third = list_of(place)["versions"]
+    assert whole["whole"] and not second["whole"] and not third["whole"]
+    if change == "another digest":
+        forge(place, [whole, second | {"digest": third["digest"]}, third])
+        why: Any = pytest.raises(ValueError, match=r"by way of version 1, and version 2 was here")
+    else:
+        (place / third["delta"]).unlink()
+        why = pytest.raises(FileNotFoundError)
+    with why:
+        next(versions)
+    assert memory["w"].equal(state_of(2)["w"])
+
+
 def away(*given: Any, **how: Any) -> None:
     raise errors.Unavailable("the server does not answer")
 
@@ -378,6 +401,19 @@ def test_a_publisher_signs_no_number_twice(place: Path, signer: Signer) -> None:
         assert publisher.publish(state_of(3), step=3).number == 3
 
 
+def test_a_publisher_that_was_taken_over_stays_so(place: Path, signer: Signer) -> None:
+    """Also if somebody puts its own last list back."""
+    with Publisher(place, sign=signer.private) as first:
+        first.publish(state_of(1), step=1)
+        own = (place / FILE).read_bytes()
+        with Publisher(place, sign=signer.private) as second:
+            second.publish(state_of(2), step=2)
+        for _ in range(2):
+            with pytest.raises(FileExistsError, match="another publisher has begun since this one"):
+                first.publish(state_of(3), step=3)
+            (place / FILE).write_bytes(own)
+
+
 def test_a_file_that_was_changed_is_not_the_same_model_again(
     place: Path, signer: Signer, tmp_path: Path
 ) -> None:
@@ -519,3 +555,22 @@ def test_a_delta_to_what_differs_in_what_no_digest_covers(tmp_path: Path, signer
     tensorizer_ops.save(newer, state_of(2), metadata={"how": "wrong"})
     with pytest.raises(errors.HashMismatch, match="but other metadata, names"):
         tensorizer_ops.apply(delta, newer, delta_options=signer.options)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "safetensors"])
+def test_a_delta_to_what_has_ties_that_nobody_signed(
+    tmp_path: Path, signer: Signer, kind: str
+) -> None:
+    """Also if the delta has a format that has no ties."""
+    older, newer, delta = (tmp_path / f"{name}.{kind}" for name in ("older", "newer", "delta"))
+    state = {name: torch.ones(300, 300) for name in "ab"}
+    tensorizer_ops.save(newer, state)
+    tensorizer_ops.save(older, {name: 0 * each for name, each in state.items()})
+    tensorizer_ops.delta(older, newer, delta)
+    tensorizer_ops.sign(delta, key=signer.private)
+    file = tmp_path / "file.tensors"
+    tensorizer_ops.save(file, state)
+    assert not tensorizer_ops.apply(delta, file, delta_options=signer.options)
+    tensorizer_ops.save(file, {"a": state["a"], "b": state["a"]}, options={"share": "true"})
+    with pytest.raises(errors.HashMismatch, match="but other metadata, names"):
+        tensorizer_ops.apply(delta, file, delta_options=signer.options)
