@@ -52,15 +52,20 @@ class Origins:
         self._storages: dict[StorageWeakRef, set[Layout] | frozenset[Layout] | None] = {}
         self._limit = 1024
 
-    def is_of_file(self, source: torch.Tensor | torch.UntypedStorage) -> bool:
-        """Return whether all elements are made of the file, or of no tensor."""
+    def is_of_file(
+        self, source: torch.Tensor | torch.UntypedStorage, is_whole: bool = False
+    ) -> bool:
+        """Return whether all elements are made of the file, or of no tensor.
+
+        With ``is_whole``, all that is in the storage must be.
+        """
         if isinstance(source, torch.UntypedStorage):
             return self._storages.get(weak_storage(source), _UNFILLED) is None
         if isinstance(source, Weight):
             return is_compared(source) and all(
                 self._storages.get(weak_storage(each)) is None for each in source.in_memory()
             )
-        if source.is_meta or source.numel() == 0:
+        if source.is_meta or (source.numel() == 0 and not is_whole):
             return True
         if is_divided(source) or not has_memory(source):
             return False
@@ -68,7 +73,7 @@ class Origins:
         parts = self._storages.get(storage, _UNFILLED)
         if parts is None:
             return True
-        if not parts or uncovered(Layout.of(source), parts):
+        if is_whole or not parts or uncovered(Layout.of(source), parts):
             return False
         if _has_all(source):
             self._storages[storage] = None  # which is found faster
@@ -160,14 +165,13 @@ class Origins:
             for leaf in tree_leaves((read, kwargs))
             if isinstance(leaf, torch.Tensor | torch.UntypedStorage)
         ]
-        if is_aten and any(part in name for part in _BEYOND):
-            sources = [_whole(each) for each in sources]
         if not is_aten:  # which do not declare that they only write
             unread = {id(each) for each in written if self._is_unfilled(each)}
             sources = [each for each in sources if id(each) not in unread]
         if not sources:  # other operations may return what they keep, or read files
             return is_aten and func is not _aten.from_file.default
-        return all(map(self.is_of_file, sources))
+        is_whole = is_aten and any(part in name for part in _BEYOND)
+        return all(self.is_of_file(each, is_whole) for each in sources)
 
     def _is_unfilled(self, tensor: torch.Tensor) -> bool:
         return is_plain(tensor) and self._storages.get(weak_storage(tensor)) is _UNFILLED
@@ -181,13 +185,6 @@ def _leaves_unfilled(func: Any) -> bool:
 def is_compared(weight: Weight) -> bool:
     """Return whether a weight is of the file that is being compared, and not of another one."""
     return isinstance(weight.stored, Compared) and weight.stored.is_open
-
-
-def _whole(source: torch.Tensor | torch.UntypedStorage) -> torch.Tensor | torch.UntypedStorage:
-    """Return all of the storage that a tensor has a part of."""
-    if isinstance(source, Weight | torch.UntypedStorage) or not is_plain(source):
-        return source
-    return source.untyped_storage()
 
 
 def _in_memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
