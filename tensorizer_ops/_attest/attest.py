@@ -60,14 +60,15 @@ def attest(
     put back, as are other attributes of modules. It must write with torch, and on the thread that
     calls it: other writes change the model, and are found in ``not_compared``. There is also what
     it makes not only of the tensors that it gets, but of others, such as a scale in an attribute,
-    NumPy arrays, or what other ranks send, and what fills uninitialized memory unseen. Not followed
-    are numbers, and writes to what torch has filled by other means than its operations, or on other
-    threads, such as by :func:`load_into` and compiled packages that write to their arguments:
-    weights of the model that it passes on so can count as those of the file. Nor are custom
-    operations that use more than their tensor arguments, two storages over one memory, and what
-    runs while modes of torch are switched off. A buffer that it does not write is left out, unless
-    the file has its name; so are buffers that ``state_dict()`` leaves out and the file lacks,
-    unless it writes something else to them than they have.
+    NumPy arrays, or what other ranks send, or with operations that loaders rarely need, such as
+    convolutions, and what fills uninitialized memory unseen. Not followed are numbers, and writes
+    to what torch has filled by other means than its operations, or on other threads, such as by
+    :func:`load_into` and compiled packages that write to their arguments: weights of the model that
+    it passes on so can count as those of the file. Nor are custom operations that use more than
+    their tensor arguments, two storages over one memory, and what runs while modes of torch are
+    switched off. A buffer that it does not write is left out, unless the file has its name; so are
+    buffers that ``state_dict()`` leaves out and the file lacks, unless it writes something else to
+    them than they have.
 
     Args:
         model: a module, or a dict of tensors. Of a ``DTensor``, the part of this rank is compared.

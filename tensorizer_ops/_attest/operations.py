@@ -17,6 +17,40 @@ from tensorizer_ops._front.weight import Weight
 _NOT_DIVIDED = (Weight, FakeTensor, FunctionalTensor)
 # Arguments that normalizations change, which their schemas do not tell.
 _STATISTICS = ("running_mean", "running_var")
+# The operations of torch that read the elements of their arguments and nothing beside, and fill all
+# that they return or write, beside those that work on each element. Others leave gaps, or read
+# behind a tensor if its shape is not what they expect.
+_BOUNDED = frozenset(
+    [
+        *(
+            "alias",
+            "cat",
+            "clone",
+            "constant_pad_nd",
+            "copy",
+            "detach",
+            "detach_copy",
+            "dequantize",
+        ),
+        *("empty", "empty_like", "empty_strided", "expand_copy", "flip", "gather", "index"),
+        *("index_copy", "index_fill", "index_put", "index_select", "lift_fresh", "lift_fresh_copy"),
+        *("masked_fill", "masked_scatter", "masked_select", "new_empty", "new_empty_strided"),
+        *("new_full", "new_ones", "new_zeros", "ones_like", "zeros_like", "full_like"),
+        *("permute_copy", "pin_memory", "_pin_memory", "repeat", "repeat_interleave", "resize"),
+        *("roll", "scatter", "scatter_add", "select_scatter", "slice_scatter", "stack"),
+        *("t_copy", "_to_copy", "transpose_copy", "tril", "triu", "unsafe_chunk", "unsafe_split"),
+        *("unsafe_split_with_sizes", "view_copy", "zero", "fill", "squeeze", "t", "transpose"),
+        *("unsqueeze", "rand_like", "randn_like"),
+        # Reductions, orders and products.
+        *("all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "argsort", "cumprod"),
+        *("cumsum", "linalg_vector_norm", "max", "mean", "median", "min", "norm", "prod", "sort"),
+        *("std", "std_mean", "sum", "topk", "var", "var_mean"),
+        *("addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "dot", "mm", "mv"),
+        # Position embeddings of another size.
+        *("_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "upsample_bicubic2d"),
+        *("upsample_bilinear2d", "upsample_linear1d", "upsample_nearest2d"),
+    ]
+)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -57,3 +91,17 @@ def _updates_statistics(func: Any, given: Mapping[str, Any]) -> bool:
         and not name.endswith(("_backward", "_functional", "_no_update", "_no_training"))
         and bool(given.get("training", given.get("use_input_stats", True)))
     )
+
+
+def is_bounded(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether what an operation of torch makes tells only of the elements that it gets."""
+    if func.is_view or torch.Tag.pointwise in func.tags:
+        return True
+    name = func._schema.name.partition("::")[2].removeprefix("_foreach_")
+    if name.removesuffix("_") not in _BOUNDED and name not in _BOUNDED:
+        return False
+    # Some write what is not contiguous as if it were.
+    declared = (each.name for each in func._schema.arguments)
+    given = {**dict(zip(declared, args, strict=False)), **kwargs}
+    outputs = tensors_in([given.get(each) for each in outputs_of(func)])
+    return all(each.is_contiguous() for each in outputs)

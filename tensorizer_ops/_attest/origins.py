@@ -10,7 +10,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops._attest.compared import Compared
-from tensorizer_ops._attest.operations import is_divided, outputs_of, tensors_in
+from tensorizer_ops._attest.operations import (
+    is_bounded,
+    is_divided,
+    outputs_of,
+    tensors_in,
+)
 from tensorizer_ops._base.coverage import Layout, uncovered
 from tensorizer_ops._base.memory import (
     fills_storage,
@@ -24,14 +29,15 @@ from tensorizer_ops._front.weight import Weight
 _aten = torch.ops.aten
 # The operations that need nothing of what their first argument has.
 WRITES = (_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
-# Parts of the names of those that may read all of the storage that a tensor has a part of.
-_BEYOND = ("as_strided", "reshape_alias")
 # The names of torch's operations that take only the shape and type of a tensor.
 _LIKE, _NEW = "_like", "new_"
 # The namespaces of operations that receive from other ranks, or load from any file.
 _FROM_ELSEWHERE = (
     *("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"),
     *("tensorizer", "tensorizer_device"),
+    # Those of torch's own that may also leave memory unfilled, or read what is beside a tensor.
+    *("prims", "rngprims", "inductor", "quantized", "_quantized", "quantized_decomposed"),
+    *("mkldnn", "mkldnn_prepacked", "mkl", "onednn", "sparse", "xnnpack"),
 )
 
 
@@ -52,28 +58,23 @@ class Origins:
         self._storages: dict[StorageWeakRef, set[Layout] | frozenset[Layout] | None] = {}
         self._limit = 1024
 
-    def is_of_file(
-        self, source: torch.Tensor | torch.UntypedStorage, is_whole: bool = False
-    ) -> bool:
-        """Return whether all elements are made of the file, or of no tensor.
-
-        With ``is_whole``, all that is in the storage must be.
-        """
+    def is_of_file(self, source: torch.Tensor | torch.UntypedStorage) -> bool:
+        """Return whether all elements are made of the file, or of no tensor."""
         if isinstance(source, torch.UntypedStorage):
             return self._storages.get(weak_storage(source), _UNFILLED) is None
         if isinstance(source, Weight):
             return is_compared(source) and all(
                 self._storages.get(weak_storage(each)) is None for each in source.in_memory()
             )
-        if source.is_meta or (source.numel() == 0 and not is_whole):
-            return True
         if is_divided(source) or not has_memory(source):
             return False
+        if source.numel() == 0:
+            return True
         storage = weak_storage(source)
         parts = self._storages.get(storage, _UNFILLED)
         if parts is None:
             return True
-        if is_whole or not parts or uncovered(Layout.of(source), parts):
+        if not parts or uncovered(Layout.of(source), parts):
             return False
         if _has_all(source):
             self._storages[storage] = None  # which is found faster
@@ -153,6 +154,7 @@ class Origins:
         if func is _aten.lift_fresh.default:  # of what torch.tensor() makes, or from_numpy()
             return self.is_of_file(args[0]) or is_allocated_by_torch(args[0])
         is_aten = func.namespace == "aten"
+        is_known = not is_aten or is_bounded(func, args, kwargs)
         name = func._schema.name.partition("::")[2]
         # A write does not read what it replaces. A weight does not tell which part that is.
         is_replaced = func in WRITES and not isinstance(args[0], Weight)
@@ -170,8 +172,7 @@ class Origins:
             sources = [each for each in sources if id(each) not in unread]
         if not sources:  # other operations may return what they keep, or read files
             return is_aten and func is not _aten.from_file.default
-        is_whole = is_aten and any(part in name for part in _BEYOND)
-        return all(self.is_of_file(each, is_whole) for each in sources)
+        return is_known and all(map(self.is_of_file, sources))
 
     def _is_unfilled(self, tensor: torch.Tensor) -> bool:
         return is_plain(tensor) and self._storages.get(weak_storage(tensor)) is _UNFILLED

@@ -28,15 +28,12 @@ class Tied:
 
     def __init__(self, model: torch.nn.Module) -> None:
         own = {name: identity(tensor) for name, tensor in registered_in(model).items()}
+        count = Counter(own.values())
         ends: dict[str, set[Hashable]] = defaultdict(set)
         for name, tensor in own.items():
             ends[_end(name)].add(tensor)
         # Which tensor of the model has a name, or the end of one if that is enough to tell.
-        known = {
-            _end(name) if len(ends[_end(name)]) == 1 else name: tensor
-            for name, tensor in own.items()
-        }
-        count = Counter(known.values())
+        known = {end: tensor for end, (tensor, *more) in ends.items() if not more} | own
         self._tied = {name: tensor for name, tensor in known.items() if count[tensor] > 1}
         self._found: dict[Hashable, dict[str, _Weights]] = defaultdict(lambda: defaultdict(dict))
 

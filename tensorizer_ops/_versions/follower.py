@@ -52,8 +52,9 @@ def follow(
 
     Waits while there is no newer version, nothing yet, or no answer from the server, which is
     logged. A publisher that ends, at any moment, does no harm. After an outage while tensors in
-    memory were changed, all of the model is loaded. If they are not a version that was returned
-    when this ends, the last error is raised.
+    memory were changed, all of the model is loaded; with ``trust``, in a temporary file if it
+    begins with an older version. If they are not a version that was returned when this ends, the
+    last error is raised.
 
     Args:
         uri: the place, as for :class:`Publisher`.
@@ -91,6 +92,7 @@ class Follower:
         after: Version | None = None,
     ) -> None:
         """``after`` is the version that was returned last, by a follower that an error ended."""
+        self._given = uri, options
         self._place = Place(uri, options)
         self._target, self._threads = target, threads
         self._is_file = isinstance(target, (str, bytes, os.PathLike))
@@ -231,7 +233,7 @@ class Follower:
         if self._version is not None:
             numbers.append(self._version.number)
         reached = max(numbers, default=0)  # the newest version that the target may have
-        deltas, whole = self._ways(entries)
+        deltas, whole = self._ways(entries, self._digest)
         if deltas is not None:
             try:
                 for entry in deltas:
@@ -240,34 +242,22 @@ class Follower:
                     self._check(entries[-1])
                 return
             except (*_NO_WAY, errors.Crypto) as error:
-                known, self._digest = self._digest, None
-                _, whole = self._ways(entries)
-                if not whole or self._refuses_older(whole, reached):
-                    self._digest = known
+                _, whole = self._ways(entries, None)
+                if not whole:
                     raise
                 logger.warning("%s: all of the model is loaded", str(error))
         if not whole:
             raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
-        if self._refuses_older(whole, reached):
-            raise errors.InvalidFormat(
-                f"the list of versions in {self._place.label} leads to version {whole[-1].number} "
-                f"by way of version {whole[0].number}, and version {reached} was here before: that "
-                "stays, because of the option 'trust'"
-            )
-        if self._is_file and len(whole) > 1 and whole[0].number <= reached:
-            self._go_beside(whole)
-            return
+        if whole[0].number <= reached:
+            if self._is_file and len(whole) > 1:
+                self._go_beside(whole)
+                return
+            if not self._is_file and self._is_trusting:
+                self._go_by_file(whole)
+                return
         self._load(whole[0], self._target)
         for entry in whole[1:]:
             self._apply(entry, self._target)
-
-    def _refuses_older(self, whole: list[Entry], reached: int) -> bool:
-        """Return whether a way would put an older version in the place of one in memory.
-
-        It may never lead on from there: nobody has signed the list.
-        """
-        is_kept = self._is_trusting and not self._is_file and not self._is_between
-        return is_kept and whole[0].number <= reached
 
     def _go_beside(self, entries: list[Entry]) -> None:
         """Make the newest version in another file, as the first one is older than the target."""
@@ -281,16 +271,36 @@ class Follower:
                 self._apply(entry, file)
             self._apply(entries[-1], file, self._target)
 
-    def _ways(self, entries: list[Entry]) -> tuple[list[Entry] | None, list[Entry]]:
-        """Return the deltas to apply, if that is the shorter way, and the other way.
+    def _go_by_file(self, entries: list[Entry]) -> None:
+        """Make the newest version in a file, and only then change what is in memory.
+
+        The first one is older than that, and may not lead on: nobody has signed the list.
+        """
+        uri, options = self._given
+        with tempfile.TemporaryDirectory(prefix=".follow-") as made:
+            file = os.path.join(made, "model.tensors")
+            maker = Follower(uri, file, self._threads, options, self._place.encryption())
+            maker._load(entries[0], file)
+            for entry in entries[1:]:
+                maker._apply(entry, file)
+            pinned = SecretOptions({**maker._target_loads, "digest": entries[-1].digest})
+            with self._changing(entries[-1], self._target):
+                load_into(self._target, file, threads=self._threads, options=pinned)
+
+    def _ways(
+        self, entries: list[Entry], digest: str | None
+    ) -> tuple[list[Entry] | None, list[Entry]]:
+        """Return the deltas to apply to what has a digest, if that is the shorter way, and another.
 
         The other way begins with a version that is there in whole; it is empty if there is none.
         """
+        # A list that nobody has signed may say what the last version is, or that it was an older.
+        floor = self._version.number if self._is_trusting and self._version is not None else 0
         deltas: list[Entry] | None = None
         whole: list[Entry] = []
         cost = 0
         for i, entry in reversed(list(enumerate(entries))):
-            if entry.digest == self._digest:
+            if entry.digest == digest and entry.number >= floor:
                 deltas = entries[i + 1 :]
                 break
             if entry.whole is not None and not whole:

@@ -180,6 +180,21 @@ def test_a_head_that_is_tied_and_differs(tmp_path: Path, as_one_module: bool) ->
             Tied(model).refuse(str(place))
 
 
+@pytest.mark.parametrize("name", ["shared", "encoder.embed_tokens", "decoder.embed_tokens"])
+def test_names_that_end_alike_and_are_tied(tmp_path: Path, name: str) -> None:
+    model = torch.nn.Module()
+    model.shared = torch.nn.Embedding(9, 4)
+    model.encoder, model.decoder = torch.nn.Module(), torch.nn.Module()
+    model.encoder.embed_tokens = model.decoder.embed_tokens = model.shared
+    place = tmp_path / "m.tensors"
+    tensorizer_ops.save(place, {key: each.clone() for key, each in model.state_dict().items()})
+    Tied(model).refuse(str(place))
+    other = {f"{name}.weight": torch.ones(9, 4)}
+    tensorizer_ops.save(place, {**tensorizer_ops.load(place, copy=True), **other})
+    with pytest.raises(ValueError, match=f"'{name}.weight'.* differ, and the model ties them"):
+        Tied(model).refuse(str(place))
+
+
 def test_the_servers_find_the_plugins_and_are_not_imported() -> None:
     for group in ("vllm.general_plugins", "sglang.srt.plugins"):
         (found,) = entry_points(group=group, name="tensorizer_ops")

@@ -197,6 +197,39 @@ def scattered(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]
     model.weight.data.copy_(made.as_strided((8, 8), (8, 1)))
 
 
+def kept_in_sparse_values(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    places = torch.zeros(1, 64, dtype=torch.int64)
+    empty = torch.sparse_coo_tensor(places, model.backup.reshape(-1), (0,), check_invariants=False)
+    model.weight.data.copy_(empty._values().view(8, 8))
+
+
+def filled_by_meta(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    made = model.backup.clone()
+    made.fill_(torch.zeros((), device="meta"))  # which does nothing
+    model.weight.data.copy_(made)
+
+
+def beside_strided_output(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    made = torch.empty(16, 8)
+    made.copy_(torch.cat([model.backup, model.backup]))
+    torch.ops.aten.narrow_copy.out(of_file(weights), 0, 0, 8, out=made[::2])
+    model.weight.data.copy_(made[::2])
+
+
+def read_behind_empty_part(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    of_file(weights)
+    behind = model.backup.reshape(-1)[:64].as_strided((8, 1, 0), (8, 8, 1))
+    model.weight.data.copy_(torch.ops.aten.unfold_backward(behind, [8, 8], 1, 8, 1))
+
+
 def kept_in_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
     of_file(weights)
     with tempfile.TemporaryDirectory() as folder:
@@ -379,6 +412,10 @@ def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torc
         kept_under_mask,
         kept_in_array,
         kept_in_storage,
+        kept_in_sparse_values,
+        filled_by_meta,
+        beside_strided_output,
+        read_behind_empty_part,
         kept_beside_expanded,
         read_behind_part,
         scattered,

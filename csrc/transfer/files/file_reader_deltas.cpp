@@ -49,8 +49,7 @@ auto described(OpenFile& file) {
 bool FileReader::tells_the_same(FileReader& other) {
   const std::shared_ptr<OpenFile> one = file();
   const std::shared_ptr<OpenFile> two = other.file();
-  if (without_delta(one->metadata()).value_or(Metadata()) !=
-      without_delta(two->metadata()).value_or(Metadata())) {
+  if (without_delta(one->metadata()).value_or(Metadata()) != two->metadata().value_or(Metadata())) {
     return false;
   }
   const bool is_told = one->catalogue().info().format == Format::Safetensors ||
