@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
 
 from tensorizer_ops._attest.compared import Compared
 from tensorizer_ops._attest.operations import (
@@ -54,30 +53,25 @@ class Origins:
     """
 
     def __init__(self) -> None:
-        # By weak_storage(), the parts of a storage that are made of the file; None: all of it.
-        self._storages: dict[StorageWeakRef, set[Layout] | frozenset[Layout] | None] = {}
+        # By weak_storage(), the parts of memory that are made of the file.
+        self._storages: dict[StorageWeakRef, set[Layout] | frozenset[Layout]] = {}
         self._limit = 1024
 
-    def is_of_file(self, source: torch.Tensor | torch.UntypedStorage) -> bool:
+    def is_of_file(self, source: torch.Tensor) -> bool:
         """Return whether all elements are made of the file, or of no tensor."""
-        if isinstance(source, torch.UntypedStorage):
-            return self._storages.get(weak_storage(source), _UNFILLED) is None
         if isinstance(source, Weight):
-            return is_compared(source) and all(
-                self._storages.get(weak_storage(each)) is None for each in source.in_memory()
-            )
+            known = (each for each in source.in_memory() if weak_storage(each) in self._storages)
+            return is_compared(source) and all(map(self.is_of_file, known))
         if is_divided(source) or not has_memory(source):
             return False
         if source.numel() == 0:
             return True
-        storage = weak_storage(source)
+        storage, layout = weak_storage(source), Layout.of(source)
         parts = self._storages.get(storage, _UNFILLED)
-        if parts is None:
-            return True
-        if not parts or uncovered(Layout.of(source), parts):
+        if not parts or uncovered(layout, parts):
             return False
         if _has_all(source):
-            self._storages[storage] = None  # which is found faster
+            self._storages[storage] = {layout}  # which is found faster
         return True
 
     def follow(
@@ -115,32 +109,29 @@ class Origins:
         self, func: Any, given: Any, returned: list[torch.Tensor], is_unfilled: bool
     ) -> None:
         """Learn what an operation has made of the file, and not what it has returned a view of."""
-        loaded, others = set[StorageWeakRef](), set[StorageWeakRef]()
+        loaded, others = dict[StorageWeakRef, torch.Tensor](), dict[StorageWeakRef, torch.Tensor]()
         for each in tensors_in(given):
             own = loaded if isinstance(each, Weight) else others
-            own.update(map(weak_storage, _in_memory([each])))
+            own.update((weak_storage(tensor), tensor) for tensor in _in_memory([each]))
         if func is _aten.lift_fresh.default:  # which makes nothing, but stands for what does
             others.clear()
         made = [(weak_storage(each), each) for each in _in_memory(returned)]
         made = [(each, tensor) for each, tensor in made if each not in self._storages]
         for storage, tensor in made:
-            if is_unfilled or storage in loaded:
-                self._storages[storage] = _UNFILLED if is_unfilled else None
-            elif storage not in others:
-                self._learn(tensor, True)
+            if is_unfilled:
+                self._storages[storage] = _UNFILLED
+            elif storage in loaded or storage not in others:
+                self._learn(loaded.get(storage, tensor), True)
 
     def _learn(self, written: torch.Tensor, is_of_file: bool) -> None:
         storage = weak_storage(written)
         if not is_of_file:
             self._storages[storage] = set()
-        elif is_plain(written) and _has_all(written):
-            self._storages[storage] = None
         elif has_memory(written) and written.numel():
             parts = self._storages.get(storage, _UNFILLED)
-            if isinstance(parts, frozenset):
-                parts = self._storages[storage] = set(parts)
-            if parts is not None:
-                parts.add(Layout.of(written))
+            if isinstance(parts, frozenset) or _has_all(written):
+                parts = self._storages[storage] = set()
+            parts.add(Layout.of(written))
 
     def _makes_of_file(
         self,
@@ -162,11 +153,7 @@ class Origins:
         read = args[1:] if is_replaced or is_pattern else args
         outputs = outputs_of(func)
         kwargs = {key: value for key, value in kwargs.items() if key not in outputs}
-        sources = [
-            leaf
-            for leaf in tree_leaves((read, kwargs))
-            if isinstance(leaf, torch.Tensor | torch.UntypedStorage)
-        ]
+        sources = [*tensors_in((read, kwargs))]
         if not is_aten:  # which do not declare that they only write
             unread = {id(each) for each in written if self._is_unfilled(each)}
             sources = [each for each in sources if id(each) not in unread]

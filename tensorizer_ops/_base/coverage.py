@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +43,10 @@ class Layout(NamedTuple):
     def end(self) -> int:
         return self.begin + self.run + sum((size - 1) * step for size, step in self.dims)
 
+    def has(self, other: Layout) -> bool:
+        """Return whether the addresses of another tensor are between those of this one."""
+        return self.begin <= other.begin and other.end <= self.end
+
     def overlaps_itself(self) -> bool:
         """Return whether elements may have bytes in common."""
         extent = self.run
@@ -68,9 +72,9 @@ def overlap(one: Layout, other: Layout) -> bool:
     return bool(mask.of(other).any())
 
 
-def uncovered(whole: Layout, parts: Iterable[Layout]) -> int:
+def uncovered(whole: Layout, parts: Collection[Layout]) -> int:
     """Return how many elements of a tensor are in none of these parts of its memory."""
-    if whole in parts:
+    if whole in parts or any(not part.dims and part.has(whole) for part in parts):
         return 0
     # Others have none of its elements, and the addresses between may be too many for a mask.
     near = [part for part in parts if part.begin < whole.end and whole.begin < part.end]

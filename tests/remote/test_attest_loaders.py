@@ -197,6 +197,14 @@ def scattered(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]
     model.weight.data.copy_(made.as_strided((8, 8), (8, 1)))
 
 
+def in_grown_storage(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    made = of_file(weights)[0].clone()
+    made.untyped_storage().resize_(256)
+    whole = made.as_strided((8, 8), (8, 1))
+    whole.numpy()[1:] = model.backup.numpy()[1:]  # which such memory may have had before
+    model.weight.data.copy_(whole)
+
+
 def kept_in_sparse_values(
     model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
 ) -> None:
@@ -412,6 +420,7 @@ def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torc
         kept_under_mask,
         kept_in_array,
         kept_in_storage,
+        in_grown_storage,
         kept_in_sparse_values,
         filled_by_meta,
         beside_strided_output,
