@@ -1,6 +1,7 @@
 #include "io/secret.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/environment.h"
@@ -151,7 +152,6 @@ bool hides_parameters(std::string_view uri, std::string_view parameters) {
 // Adds a part of a URL as it is written there, escaped, and decoded; also as forms are, with "+"
 // for a space.
 void add_escaped(Secrets& secrets, std::string_view text) {
-  for (const bool is_in_path : {true, false}) secrets.push_back(escape_uri(text, is_in_path));
   secrets.emplace_back(text);
   std::string as_form(text);
   std::ranges::replace(as_form, '+', ' ');
@@ -277,6 +277,12 @@ std::string redacted(std::string_view text, std::span<const std::string> secrets
   constexpr std::string_view kStruck = "...";
   // Longer ones first, because others may be parts of them.
   Secrets sorted(secrets.begin(), secrets.end());
+  for (const std::string& secret : secrets) {
+    for (const bool is_in_path : {true, false}) {
+      std::string escaped = escape_uri(secret, is_in_path);
+      if (escaped != secret) sorted.push_back(std::move(escaped));
+    }
+  }
   std::sort(sorted.begin(), sorted.end(),
             [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
   std::string out(text);

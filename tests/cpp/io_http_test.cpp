@@ -215,6 +215,8 @@ TEST(Secret, IsStruckOutOfText) {
   EXPECT_EQ(redacted("the token ABCDEF of Bearer abcdef, abcdefgh", secrets),
             "the token ... of ..., ...gh");
   EXPECT_EQ(redacted("12345 id=12345 dark==", secrets), "... ... ...");
+  EXPECT_EQ(redacted("Bearer a%2fb%2Bc%3D%3D, a/b%2Bc%3D%3D", Secrets{"a/b+c=="}),
+            "Bearer ..., ...");
   EXPECT_EQ(redacted("version 7 of 17", secrets), "version ... of 17");
   EXPECT_EQ(redacted("user, p%20q%20r, p q r, a%2Bbc, a+bc", secrets), "..., ..., ..., ..., ...");
   EXPECT_EQ(redacted("d+e%3D, d+e=, d e=", secrets), "..., ..., ...") << "as forms are read, too";
