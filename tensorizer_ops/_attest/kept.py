@@ -10,6 +10,7 @@ import torch
 
 from tensorizer_ops._attest.compared import Attestation, difference
 from tensorizer_ops._base.memory import copyable, has_memory
+from tensorizer_ops._base.states import full_name
 
 # The attributes in which modules keep what they have, and the kind of it.
 _PARTS = {"_parameters": "tensor", "_buffers": "tensor", "_modules": "module"}
@@ -65,11 +66,11 @@ class Kept:
             for part, kind in _PARTS.items():
                 for leaf, now, before in _replaced(getattr(module, part), parts[part]):
                     is_cache = part == "_buffers" and leaf in non_persistent
-                    yield _Change(_full(prefix, leaf), kind, now, before, is_cache)
+                    yield _Change(full_name(prefix, leaf), kind, now, before, is_cache)
         for prefix, module, attributes in self._attributes:
             for leaf, now, before in _replaced(vars(module), attributes):
                 if isinstance(now, torch.Tensor) or isinstance(before, torch.Tensor):
-                    yield _Change(_full(prefix, leaf), "tensor", now, before, may_be_equal=True)
+                    yield _Change(full_name(prefix, leaf), "tensor", now, before, may_be_equal=True)
 
     def _put_back(self) -> None:
         for _, module, attributes in self._attributes:
@@ -89,10 +90,6 @@ class Kept:
             self._found.compared.remove(change.name)
         why = f"the loader puts another {change.kind} in its place"
         self._found.not_compared[change.name] = why
-
-
-def _full(prefix: str, leaf: str) -> str:
-    return f"{prefix}.{leaf}".removeprefix(".")
 
 
 def _identities(container: list[Any] | dict[Any, Any] | set[Any]) -> list[int]:

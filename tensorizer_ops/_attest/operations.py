@@ -22,16 +22,7 @@ _STATISTICS = ("running_mean", "running_var")
 # behind a tensor if its shape is not what they expect.
 _BOUNDED = frozenset(
     [
-        *(
-            "alias",
-            "cat",
-            "clone",
-            "constant_pad_nd",
-            "copy",
-            "detach",
-            "detach_copy",
-            "dequantize",
-        ),
+        *("alias", "cat", "clone", "constant_pad_nd", "copy", "dequantize", "detach"),
         *("empty", "empty_like", "empty_strided", "expand_copy", "flip", "gather", "index"),
         *("index_copy", "index_fill", "index_put", "index_select", "lift_fresh", "lift_fresh_copy"),
         *("masked_fill", "masked_scatter", "masked_select", "new_empty", "new_empty_strided"),
@@ -40,7 +31,7 @@ _BOUNDED = frozenset(
         *("roll", "scatter", "scatter_add", "select_scatter", "slice_scatter", "stack"),
         *("t_copy", "_to_copy", "transpose_copy", "tril", "triu", "unsafe_chunk", "unsafe_split"),
         *("unsafe_split_with_sizes", "view_copy", "zero", "fill", "squeeze", "t", "transpose"),
-        *("unsqueeze", "rand_like", "randn_like"),
+        *("unsqueeze", "rand_like", "randn_like", "detach_copy"),
         # Reductions, orders and products.
         *("all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "argsort", "cumprod"),
         *("cumsum", "linalg_vector_norm", "max", "mean", "median", "min", "norm", "prod", "sort"),

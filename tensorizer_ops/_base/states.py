@@ -60,6 +60,11 @@ def tensors_of(module: torch.nn.Module, stored: Collection[str]) -> dict[str, to
     return state
 
 
+def full_name(prefix: str, leaf: str) -> str:
+    """Return the name of what a module has, whose own name is ``prefix``."""
+    return f"{prefix}.{leaf}".removeprefix(".")
+
+
 def registered_in(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the parameters and buffers of a module by name, the tied ones by each."""
     return {name: tensor for name, _, _, tensor in _registered_in(module)}
@@ -73,7 +78,7 @@ def _registered_in(
             *owner.named_parameters(recurse=False, remove_duplicate=False),
             *owner.named_buffers(recurse=False, remove_duplicate=False),
         ):
-            yield f"{prefix}.{leaf}".removeprefix("."), owner, leaf, tensor
+            yield full_name(prefix, leaf), owner, leaf, tensor
 
 
 def attributes_of(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -101,7 +106,7 @@ def _attributes_in(
             }
         for leaf, value in attributes.items():
             if isinstance(value, torch.Tensor):
-                yield f"{prefix}.{leaf}".removeprefix("."), owner, leaf, value
+                yield full_name(prefix, leaf), owner, leaf, value
 
 
 def _own_tensors(module: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -126,7 +131,7 @@ def _hidden(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterat
     So it does for those that a module has, but does not get by their names.
     """
     parts = (
-        (f"{prefix}.{leaf}".removeprefix("."), module, leaf, value)
+        (full_name(prefix, leaf), module, leaf, value)
         for prefix, module in model.named_modules()
         for part in _PARTS
         for leaf, value in getattr(module, part).items()

@@ -40,7 +40,7 @@ class Tied:
     def refusing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, and raise behind the last if two that the model ties differ."""
         yield from self.seeing(weights)
-        if torn := self.torn():
+        if torn := self._torn():
             raise errors.InvalidArgument(
                 f"the weights {torn[0]!r} and {torn[1]!r} differ, and the model ties them: start "
                 'the server with a config that has "tie_word_embeddings": false'
@@ -65,10 +65,10 @@ class Tied:
 
     def tell(self, different: dict[str, str]) -> None:
         """List what differs in the file, and the model ties."""
-        if torn := self.torn():
+        if torn := self._torn():
             different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"
 
-    def torn(self) -> tuple[str, str] | None:
+    def _torn(self) -> tuple[str, str] | None:
         """Return the names of two weights that differ, and that the model ties."""
         for found in self._found.values():
             for one, other in itertools.combinations(found.values(), 2):

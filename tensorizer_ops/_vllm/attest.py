@@ -16,7 +16,7 @@ from tensorizer_ops._attest.compared import Attestation
 from tensorizer_ops._attest.kept import Kept
 from tensorizer_ops._attest.watch import Watch, unlisted_in
 from tensorizer_ops._base.file_objects import label
-from tensorizer_ops._base.states import doubts, registered_in, tensors_of
+from tensorizer_ops._base.states import doubts, full_name, registered_in, tensors_of
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import files_of, other_models, signed_contents
 from tensorizer_ops._front.tied import Tied
@@ -75,7 +75,7 @@ def _attested(
         tied = Tied(model)
         for prefix, module in list(model.named_modules()):
             leaves = [leaf for leaf, _ in module.named_parameters(recurse=False)]
-            own = [f"{prefix}.{leaf}".removeprefix(".") for leaf in leaves]
+            own = [full_name(prefix, leaf) for leaf in leaves]
             if why := hidden_copy(module):
                 hidden |= dict.fromkeys(own or [prefix], why)
                 reshaped.ignore(module)
@@ -108,4 +108,4 @@ def _apart(model: torch.nn.Module) -> Iterator[str]:
         for leaf, value in vars(module).items():
             modules = (each for each in tree_leaves(value) if isinstance(each, torch.nn.Module))
             if any(id(t) not in own for each in modules for t in registered_in(each).values()):
-                yield f"{prefix}.{leaf}".removeprefix(".")
+                yield full_name(prefix, leaf)

@@ -786,7 +786,7 @@ def test_loaders_that_copy_from_other_tensors_of_the_model(tmp_path: Path) -> No
             own["two"].data.copy_(own["one"].data)
             own["three"].data.copy_(own["four"].data)
             own["four"].data.copy_(own["three"].data)
-            # What is made like a tensor has none of its elements.
+            # empty_like() takes the shape of a tensor, and none of its elements.
             made = torch.empty_like(own["five"])
             made.copy_(own["one"].data)
             own["five"].data.copy_(own["one"].data)
