@@ -102,6 +102,7 @@ class Follower:
         self._target_saves = for_saves(target_options)
         self._is_empty = False  # whether there is no list
         self._version = after  # that was returned last
+        self._reached = after  # that the target was brought to, which may not have been the last
         self._is_trusting = "trust" in self._place.loads
         # Of what the target is; None: unknown.
         self._digest = self._digest_of_file(not self._is_trusting) if self._is_file else None
@@ -193,10 +194,9 @@ class Follower:
             if self._is_between and self._is_file:
                 self._digest, self._is_between = self._digest_of_file(believed=False), False
             newest = listing.versions[-1].version
-            if newest == self._version:
-                if self._digest == newest.digest:
-                    return None
-            elif self._is_trusting and self._goes_back(newest):
+            if newest == self._version and self._digest == newest.digest:
+                return None
+            if self._is_trusting and self._goes_back(newest):
                 return None
             try:
                 self._go(listing)
@@ -208,13 +208,15 @@ class Follower:
                     raise
                 logger.info("%s: reading the list again", str(error))
                 continue
-            self._version, self._is_between, self._failure = newest, False, None
+            self._version = self._reached = newest
+            self._is_between, self._failure = False, None
             return newest
         raise AssertionError("unreachable")
 
     def _goes_back(self, newest: Version) -> bool:
         """Return whether a list, which nobody has signed, ends with an older version."""
-        if self._version is None or newest.number > self._version.number:
+        reached = self._reached
+        if reached is None or newest == reached or newest.number > reached.number:
             return False
         if newest != self._older:
             self._older = newest
@@ -223,16 +225,12 @@ class Follower:
                 "waiting for a newer one, because of the option 'trust'",
                 self._place.label,
                 newest.number,
-                self._version.number,
+                reached.number,
             )
         return True
 
     def _go(self, listing: Listing) -> None:
         entries = listing.versions
-        numbers = [each.number for each in entries if each.digest == self._digest]
-        if self._version is not None:
-            numbers.append(self._version.number)
-        reached = max(numbers, default=0)  # the newest version that the target may have
         deltas, whole = self._ways(entries, self._digest)
         if deltas is not None:
             try:
@@ -248,7 +246,7 @@ class Follower:
                 logger.warning("%s: all of the model is loaded", str(error))
         if not whole:
             raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
-        if whole[0].number <= reached:
+        if self._may_be_older(whole[0], entries):
             if self._is_file and len(whole) > 1:
                 self._go_beside(whole)
                 return
@@ -259,8 +257,17 @@ class Follower:
         for entry in whole[1:]:
             self._apply(entry, self._target)
 
+    def _may_be_older(self, entry: Entry, entries: list[Entry]) -> bool:
+        """Return whether a version may be older than what the target is, or as old."""
+        if self._is_trusting and self._reached is None:
+            return self._digest is not None  # whatever number a list, which nobody signed, gives it
+        numbers = [each.number for each in entries if each.digest == self._digest]
+        if self._reached is not None:
+            numbers.append(self._reached.number)
+        return entry.number <= max(numbers, default=0)
+
     def _go_beside(self, entries: list[Entry]) -> None:
-        """Make the newest version in another file, as the first one is older than the target."""
+        """Make the newest version in another file, as the first one may be older than the target."""
         path = local_path(self._target)
         folder = os.path.dirname(os.path.realpath(path)) if path and os.path.isfile(path) else None
         with tempfile.TemporaryDirectory(prefix=".follow-", dir=folder) as made:
@@ -274,7 +281,7 @@ class Follower:
     def _go_by_file(self, entries: list[Entry]) -> None:
         """Make the newest version in a file, and only then change what is in memory.
 
-        The first one is older than that, and may not lead on: nobody has signed the list.
+        The first one may be older than that, and may not lead on: nobody has signed the list.
         """
         uri, options = self._given
         with tempfile.TemporaryDirectory(prefix=".follow-") as made:
@@ -295,7 +302,7 @@ class Follower:
         The other way begins with a version that is there in whole; it is empty if there is none.
         """
         # A list that nobody has signed may say what the last version is, or that it was an older.
-        floor = self._version.number if self._is_trusting and self._version is not None else 0
+        floor = self._reached.number if self._is_trusting and self._reached is not None else 0
         deltas: list[Entry] | None = None
         whole: list[Entry] = []
         cost = 0
@@ -393,4 +400,5 @@ class Follower:
             self._refuse_stream()
         self._digest, self._is_between = None, True
         yield
-        self._digest, self._is_between = entry.digest, entry.version != self._version
+        self._digest, self._reached = entry.digest, entry.version
+        self._is_between = entry.version != self._version

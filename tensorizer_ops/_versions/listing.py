@@ -122,6 +122,10 @@ class Place:
         """Return the options that encrypt, for files of this machine."""
         return SecretOptions({k: v for k, v in self.saves.items() if k in ("key", "kdf")})
 
+    def decryption(self) -> SecretOptions:
+        """Return the options that decrypt these files."""
+        return SecretOptions({k: v for k, v in self.saves.items() if k == "key"})
+
     def read(self) -> bytes | None:
         """Return the list as it is stored; ``None`` if there is none."""
         if self.folder.path is not None:

@@ -268,15 +268,14 @@ class Publisher:
 
     def _write_delta(self) -> int:
         """Write the delta from the last version to the new one, and return its size."""
-        encryption = self._place.encryption()
         delta(
             self._last,
             self._new,
             self._delta,
             threads=self._threads,
-            base_options=encryption,
-            new_options=encryption,
-            target_options=encryption,
+            base_options=self._place.decryption(),
+            new_options=self._place.decryption(),
+            target_options=self._place.encryption(),
         )
         return os.path.getsize(self._delta)
 
@@ -291,12 +290,12 @@ class Publisher:
             path,
             self._place.folder.uri(name),
             threads=self._threads,
-            source_options=self._place.encryption(),
+            source_options=self._place.decryption(),
             target_options=self._place.saves,
         )
 
     def _digest(self, path: Path) -> str:
-        return digest_of(File(path, self._place.encryption()), self._threads)
+        return digest_of(File(path, self._place.decryption()), self._threads)
 
     def _has(self, digest: str) -> bool:
         """Return whether the last version is here."""

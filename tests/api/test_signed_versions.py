@@ -209,6 +209,82 @@ def test_no_older_version_on_the_way_to_a_newer_one(
     assert has(held) == values[-1]
 
 
+def test_a_list_older_than_what_was_reached(
+    place: Path, signer: Signer, held: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version may be there that was never returned, as the way to a newer one has ended."""
+    lists = []
+    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
+        for value in (1, 2, 3, 4):
+            publisher.publish(full_of(value), step=value)
+            lists.append(list_of(place)["versions"])
+    forge(place, lists[1])
+    versions = follow(place, held, interval=0.01, patience=0.1, options=signer.options)
+    assert next(versions).number == 2
+    third, fourth = lists[-1]
+    forge(place, [third | {"delta": None}, fourth | {"whole": None}])
+    opened = follower_module.Follower._delta_to
+
+    def older_list(self: Any, entry: Any) -> Any:
+        forge(place, lists[1])
+        return away() if entry.number == 4 else opened(self, entry)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(follower_module.Follower, "_delta_to", older_list)
+        if isinstance(held, dict):
+            with pytest.raises(errors.Unavailable):
+                list(versions)
+        else:
+            assert not list(versions)
+    assert has(held) == 3
+
+
+def test_a_way_that_ends_behind_deltas(
+    place: Path, signer: Signer, held: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What deltas have reached is not replaced by an older version, which may lead no further."""
+    entries = []
+    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
+        for value in (1, 2, 3, 4):
+            publisher.publish(full_of(value), step=value)
+            entries.append(list_of(place)["versions"][-1])
+    first, second, third, fourth = entries
+    forge(place, [first])
+    versions = follow(place, held, interval=0.01, patience=0.1, options=signer.options)
+    assert next(versions).number == 1
+    forge(place, [first, second, third | {"whole": None}, fourth | {"whole": None}])
+    (place / fourth["delta"]).write_bytes(b"damaged")
+    loaded, load = [], follower_module.Follower._load
+
+    def then_damaged(self: Any, entry: Any, target: Any) -> None:
+        loaded.append((entry.number, has(held)))
+        load(self, entry, target)
+        (place / third["delta"]).write_bytes(b"damaged")
+
+    monkeypatch.setattr(follower_module.Follower, "_load", then_damaged)
+    with pytest.raises(errors.HashMismatch, match="00000003"):
+        list(versions)
+    assert loaded == [(2, 3)]
+    assert has(held) == 3
+
+
+def test_a_follower_that_begins_and_a_list_with_wrong_digests(
+    place: Path, signer: Signer, tmp_path: Path
+) -> None:
+    """Nobody signs what it says of the file, which stays until the newest version is made."""
+    target = tmp_path / "copy.tensors"
+    with Publisher(place, sign=signer.private, whole_every=9) as publisher:
+        for value in (1, 2, 3):
+            publisher.publish(full_of(value), step=value)
+    assert [each.number for each in follow(place, target, patience=0, options=signer.options)]
+    first, second, third = list_of(place)["versions"]
+    forge(place, [first, second, third | {"digest": "v2:" + "0" * 64}])
+    (place / second["delta"]).write_bytes(b"damaged")
+    with pytest.raises(errors.HashMismatch, match="00000002"):
+        list(follow(place, target, patience=0, options=signer.options))
+    assert has(target) == 3
+
+
 def test_memory_that_the_program_has_changed(place: Path, signer: Signer) -> None:
     """It is brought on, over an older version that is not seen there."""
     held = full_of(1.0)

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import tensorizer_ops
+from support.signer import Signer
 from tensorizer_ops import Publisher, errors, follow
 from tensorizer_ops._versions import follower
 from tensorizer_ops._versions.follower import Follower
@@ -312,6 +313,19 @@ def test_a_file_is_published(publisher: Publisher, place: Path, tmp_path: Path) 
     assert tensorizer_ops.info(tmp_path / "copy.tensors").metadata == {"a": "b"}
     with pytest.raises(errors.InvalidArgument, match="a file has its own"):
         publisher.publish(tmp_path / "new.safetensors", step=2, metadata={"c": "d"})
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_versions_encrypted_with_a_passphrase(place: Path, signer: Signer, is_signed: bool) -> None:
+    tensorizer_ops.keys.add("versions", passphrase="correct horse")
+    options = {"key": "named:versions", "kdf": "min"}
+    training = Training()
+    sign = signer.private if is_signed else None
+    with Publisher(place, sign=sign, options=options) as publisher:
+        training.publish(publisher, 3)
+    target: dict[str, torch.Tensor] = {}
+    assert [version.step for version in now(place, target, options=options)] == [3]
+    assert same(target, training.states[3])
 
 
 def test_encrypted_versions(place: Path, tmp_path: Path) -> None:
