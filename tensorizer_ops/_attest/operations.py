@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._pytree import tree_leaves
 
+from tensorizer_ops._base.boxes import strides_of
 from tensorizer_ops._base.savable import is_dispatched
 from tensorizer_ops._front.weight import Weight
 
@@ -42,6 +43,10 @@ _BOUNDED = frozenset(
         *("upsample_bilinear2d", "upsample_linear1d", "upsample_nearest2d"),
     ]
 )
+
+
+# Of these, those that read or leave gaps in what has another layout than a new tensor.
+_OF_PLAIN_LAYOUT = ("arg", "cum", "median", "sort", "topk", "upsample", "_upsample")
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -91,8 +96,17 @@ def is_bounded(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> b
     name = func._schema.name.partition("::")[2].removeprefix("_foreach_")
     if name.removesuffix("_") not in _BOUNDED and name not in _BOUNDED:
         return False
-    # Some write what is not contiguous as if it were.
     declared = (each.name for each in func._schema.arguments)
     given = {**dict(zip(declared, args, strict=False)), **kwargs}
-    outputs = tensors_in([given.get(each) for each in outputs_of(func)])
-    return all(each.is_contiguous() for each in outputs)
+    # Some write what is not contiguous as if it were.
+    written = tensors_in([given.get(each) for each in outputs_of(func)])
+    if not all(each.is_contiguous() for each in written):
+        return False
+    if name.endswith("_aa") and any(isinstance(each, float) for each in given.values()):
+        return False  # such a scale may be another than that of the sizes
+    return not name.startswith(_OF_PLAIN_LAYOUT) or all(map(_is_plainly_laid, tensors_in(given)))
+
+
+def _is_plainly_laid(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has the strides of a new one, also where they do not matter."""
+    return tensor.stride() == strides_of(tensor.shape)

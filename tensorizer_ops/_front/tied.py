@@ -23,18 +23,20 @@ class Tied:
     """Looks at weights for a model that ties some of its own, such as its head to the embeddings.
 
     If there are two that differ, the model drops one, or writes one over the other. They may have
-    other names than in the model, but for the last two parts, if these tell what it ties.
+    other names than in the model, but must end as these do: with the last two parts, or more if
+    others end so, too.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         own = {name: identity(tensor) for name, tensor in registered_in(model).items()}
         count = Counter(own.values())
-        ends: dict[str, set[Hashable]] = defaultdict(set)
-        for name, tensor in own.items():
-            ends[_end(name)].add(tensor)
-        # Which tensor of the model has a name, or the end of one if that is enough to tell.
-        known = {end: tensor for end, (tensor, *more) in ends.items() if not more} | own
-        self._tied = {name: tensor for name, tensor in known.items() if count[tensor] > 1}
+        is_tied = any(each > 1 for each in count.values())
+        self._tensors = own if is_tied else {}
+        self._ends: dict[str, set[Hashable]] = defaultdict(set)
+        for name, tensor in self._tensors.items():
+            for end in _ends(name):
+                self._ends[end].add(tensor)
+        self._tied = {tensor for tensor, each in count.items() if each > 1}
         self._found: dict[Hashable, dict[str, _Weights]] = defaultdict(lambda: defaultdict(dict))
 
     def refusing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
@@ -49,7 +51,7 @@ class Tied:
     def refuse(self, place: str) -> None:
         """Raise if two differ in a file that the model ties. The others are not read."""
         with Reader(place) as reader:
-            names = [name for name in reader if self._known_as(name)]
+            names = [name for name in reader if self._known_as(name) is not None]
             found = stored_in(reader, names, Stored)
             for _ in self.refusing((stored.name, Weight(stored)) for stored in found):
                 pass
@@ -57,10 +59,11 @@ class Tied:
     def seeing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, and look at them."""
         for name, weight in weights:
-            if known := self._known_as(name):
+            if (known := self._known_as(name)) is not None:
+                end, tensor = known
                 # Others would stay in memory.
                 kept = weight if isinstance(weight, Weight) else _contents(weight)
-                self._found[self._tied[known]][known][name] = kept
+                self._found[tensor][end][name] = kept
             yield name, weight
 
     def tell(self, different: dict[str, str]) -> None:
@@ -71,17 +74,31 @@ class Tied:
     def _torn(self) -> tuple[str, str] | None:
         """Return the names of two weights that differ, and that the model ties."""
         for found in self._found.values():
-            for one, other in itertools.combinations(found.values(), 2):
-                if not _all(one) & _all(other):
-                    return next(iter(one)), next(iter(other))
+            if len(found) > 1:
+                each = [(next(iter(named)), _all(named)) for named in found.values()]
+                for (one, of_one), (other, of_other) in itertools.combinations(each, 2):
+                    if not of_one & of_other:
+                        return one, other
         return None
 
-    def _known_as(self, name: str) -> str | None:
-        return next((each for each in (name, _end(name)) if each in self._tied), None)
+    def _known_as(self, name: str) -> tuple[str, Hashable] | None:
+        """Return what the name of a weight shares with one of the model, and the tied tensor."""
+        if name in self._tensors:
+            known = {self._tensors[name]}
+            end = name
+        else:
+            end = next((each for each in _ends(name) if each in self._ends), "")
+            known = self._ends.get(end, set())
+        if len(known) == 1 and known <= self._tied:
+            return end, next(iter(known))
+        return None
 
 
-def _end(name: str) -> str:
-    return ".".join(name.split(".")[-2:])
+def _ends(name: str) -> Iterator[str]:
+    """Yield the name, and ends of it of two parts or more, the longest first."""
+    parts = name.split(".")
+    yield name
+    yield from (".".join(parts[i:]) for i in range(1, len(parts) - 1))
 
 
 def _all(found: _Weights) -> set[_Contents]:

@@ -267,7 +267,7 @@ class Follower:
         return entry.number <= max(numbers, default=0)
 
     def _go_beside(self, entries: list[Entry]) -> None:
-        """Make the newest version in another file, as the first one may be older than the target."""
+        """Make the newest version in another file: the first one may be older than the target."""
         path = local_path(self._target)
         folder = os.path.dirname(os.path.realpath(path)) if path and os.path.isfile(path) else None
         with tempfile.TemporaryDirectory(prefix=".follow-", dir=folder) as made:

@@ -614,6 +614,66 @@ def test_two_tensors_of_the_file_in_one_place(tmp_path: Path, load: Any) -> None
     assert "the file has another than 'head', with which it is tied" in found.different.values()
 
 
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_layers_that_the_model_ties(tmp_path: Path, prefix: str) -> None:
+    """Many names end alike, and the loader knows them without a prefix."""
+    inner = torch.nn.Module()
+    inner.layers = torch.nn.ModuleList(
+        torch.nn.ModuleDict({"proj": torch.nn.Linear(8, 8, bias=False)}) for _ in range(3)
+    )
+    inner.head = torch.nn.Linear(8, 8, bias=False)
+    model = torch.nn.ModuleDict({"model": inner}) if prefix else inner
+    stored = {name.removeprefix(prefix): each.clone() for name, each in model.state_dict().items()}
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            model.get_parameter(prefix + name).data.copy_(weight)
+
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    assert attest(model, tmp_path / "m.tensors", load_weights=load_weights).equal
+    inner.layers[0].proj.weight = inner.layers[2].proj.weight
+    found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+    why = "the file has another than 'layers.2.proj.weight', with which it is tied"
+    assert found.different == {"layers.0.proj.weight": why}
+
+
+def resized(image: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.interpolate(image, size=(7, 1), mode="bilinear", antialias=True)
+
+
+@pytest.mark.parametrize(
+    "make, is_known",
+    [
+        (lambda given: given.median(1).values, True),
+        (lambda given: given[:1].expand(8, 8).median(1).values, False),
+        (lambda given: resized(given.view(1, 1, 64, 1)), True),
+        (lambda given: resized(given.view(1, 1, 1, 64).transpose(2, 3)), False),
+        (lambda given: _resized_by(given.view(1, 1, 64, 1), None), True),
+        (lambda given: _resized_by(given.view(1, 1, 64, 1), 0.5), False),
+    ],
+)
+def test_operations_that_read_beside_some_layouts(
+    tmp_path: Path, make: Any, is_known: bool
+) -> None:
+    """What they make of these is made of what lies there, too."""
+    stored = torch.randint(256, (8, 8), dtype=torch.uint8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Module()
+    model.register_buffer("a", make(stored))
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model.a.copy_(make(of_file(weights) + 0))
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    why = {"a": "what the loader copies to it is not made of the file alone"}
+    assert found.not_compared == ({} if is_known else why)
+    assert not found.different
+
+
+def _resized_by(image: torch.Tensor, scale: float | None) -> torch.Tensor:
+    return torch.ops.aten._upsample_bilinear2d_aa(image, [7, 1], False, scale, scale)
+
+
 def test_what_a_loader_reads_before_it_is_written_again(tmp_path: Path) -> None:
     stored = torch.randn(8, 8)
     tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
