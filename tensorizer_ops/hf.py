@@ -24,6 +24,7 @@ from tensorizer_ops._base.option_uses import for_saves
 from tensorizer_ops._base.options import Hashes, Metadata, Options, Verify
 from tensorizer_ops._base.private import temporary_folder
 from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.quoting import in_one_line
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._distributed.together import same_after
 from tensorizer_ops._front.load_save import save
@@ -247,7 +248,7 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
                     raise
                 raise errors.InvalidFormat(
                     f"transformers does not take the tokenizer of {folder.label}: "
-                    f"{type(error).__name__}: " + str(error).replace(place, folder.name)
+                    + in_one_line(error, str(error).replace(place, folder.name))
                 ) from error
         made.check()
     files.forget(found, str(made.path))

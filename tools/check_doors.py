@@ -72,9 +72,17 @@ WORLD = Door(
     "is not in the hands of a test: use base/world.h",
 )
 
+# What a file or a server says may be a secret that was sent to it.
+QUOTES = Door(
+    re.compile(r"!r:\."),
+    {".py"},
+    {},
+    "cuts what may be a secret, and shows its beginning: use quoted() of _base/quoting.py",
+)
+
 
 def main() -> None:
-    faults = [fault for door in (MEMORY, WORLD) for fault in door.faults()]
+    faults = [fault for door in (MEMORY, WORLD, QUOTES) for fault in door.faults()]
     sys.exit("\n".join(f"{fault} (tools/check_doors.py)" for fault in faults) or None)
 
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/struck.h"
 #include "base/utf8.h"
 
 namespace tensorizer {
@@ -94,8 +95,7 @@ const Redactor* RedactedQuotes::redactor() noexcept { return quotes_redactor; }
 
 std::string quote(std::string_view given, std::size_t limit) {
   static constexpr char kHex[] = "0123456789abcdef";
-  const std::string redacted = quotes_redactor ? quotes_redactor->redacted(given) : "";
-  const std::string_view text = quotes_redactor ? redacted : given;
+  const std::string text = struck(quotes_redactor ? quotes_redactor->redacted(given) : given);
   const bool has_apostrophe = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char mark = has_apostrophe ? '"' : '\'';
   std::string out(1, mark);

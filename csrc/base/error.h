@@ -15,7 +15,8 @@ namespace tensorizer {
 Error system_error(int system_errno, const std::string& doing, const std::string& path);
 
 // Returns `text` in single quotes, with everything escaped that is not printable UTF-8, and cut
-// after `limit` bytes. So a hostile name cannot break or flood a message.
+// after `limit` bytes. So a hostile name cannot break or flood a message, or repeat a secret of
+// base/struck.h.
 std::string quote(std::string_view text, std::size_t limit = 200);
 
 // Knows secrets.

@@ -285,7 +285,12 @@ void refuse_secrets(const std::string& uri, const OptionList& options, const std
   const std::vector<Option> known = load_options(unused);
   for (const auto& [name, value] : options) {
     const Option* option = find_option(known, name);
-    if (option && option->secret && !option->names_secret(value)) what = "option " + quote(name);
+    if (option == nullptr) continue;
+    if (option->secret && !option->names_secret(value)) what = "option " + quote(name);
+    if (!option->secret && holds_secret(value)) {
+      refuse("the URI of option " + quote(name) + " may hold a secret, which " + keeper +
+             " would keep: name it in another option, such as header.Authorization=env:NAME");
+    }
   }
   if (what.empty()) return;
   refuse(what + " may hold a secret, which " + keeper +

@@ -135,7 +135,9 @@ ConnectTimes connect_times(CURL* easy) {
 
 ConnectionFailure failure_of(CURLcode code, std::string_view detail) {
   ConnectionFailure failure;
-  failure.what = detail.empty() ? curl_easy_strerror(code) : without_quoted(detail);
+  // A secret whose end libcurl has cut off would not be known as one.
+  const bool is_whole = !detail.empty() && detail.size() + 1 < CURL_ERROR_SIZE;
+  failure.what = is_whole ? without_quoted(detail) : curl_easy_strerror(code);
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT:
       failure.timed_out = failure.temporary = true;

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/struck.h"
 #include "base/text.h"
 #include "codec/hmac.h"
 #include "io/named_secret.h"
@@ -218,23 +219,30 @@ void add_header_secrets(Secrets& secrets, std::string_view line) {
   const std::string name = lower_case(line.substr(0, colon));
   std::string_view value = trimmed(line.substr(colon + 1));
   secrets.emplace_back(value);
-  // Messages need words like "Bearer".
-  if (name.ends_with("authorization")) {
-    const std::size_t end = std::min(value.find(' '), value.size());
-    const bool is_basic = lower_case(value.substr(0, end)) == "basic";
-    value.remove_prefix(end);
-    if (const auto login = from_base64(trimmed(value)); login && is_basic) {
+  const std::size_t end = std::min(value.find(' '), value.size());
+  const std::string_view behind = value.substr(end);
+  if (lower_case(value.substr(0, end)) == "basic") {
+    if (const auto login = from_base64(trimmed(behind))) {
       const std::string_view text = as_text(*login);
       const std::size_t colon = std::min(text.find(':'), text.size());
       secrets.emplace_back(text.substr(0, colon));
       secrets.emplace_back(text.substr(std::min(colon + 1, text.size())));
     }
   }
+  // Messages need words like "Bearer".
+  if (name.ends_with("authorization")) value = behind;
+  const auto add = [&secrets](std::string_view part) {
+    if (std::ranges::any_of(part, is_word)) secrets.emplace_back(part);
+  };
   while (!value.empty()) {
-    const std::size_t end = std::min(value.find_first_of(" ;,"), value.size());
+    const std::size_t end = std::min(value.find_first_of(" ;,\"{}"), value.size());
     const std::string_view part = value.substr(0, end);
-    secrets.emplace_back(part);
-    secrets.emplace_back(part.substr(std::min(part.find('='), part.size() - 1) + 1));
+    add(part);
+    if (const std::size_t at = part.find('='); at != part.npos) add(part.substr(at + 1));
+    if (const std::size_t at = part.find(':'); at != part.npos) {
+      add(part.substr(0, at));
+      add(part.substr(at + 1));
+    }
     value.remove_prefix(std::min(end + 1, value.size()));
   }
 }
@@ -272,17 +280,26 @@ void add_proxy_secrets(Secrets& secrets) {
   }
 }
 
+void add_escaped_secrets(Secrets& secrets) {
+  for (std::size_t i = 0, count = secrets.size(); i < count; ++i) {
+    for (const bool is_in_path : {true, false}) {
+      std::string escaped = escape_uri(secrets[i], is_in_path);
+      if (escaped != secrets[i]) secrets.push_back(std::move(escaped));
+    }
+  }
+}
+
+void strike_everywhere(Secrets secrets) {
+  add_escaped_secrets(secrets);
+  for (const std::string& secret : secrets) strike(secret);
+}
+
 std::string redacted(std::string_view text, std::span<const std::string> secrets) {
   constexpr std::size_t kShort = 4;
   constexpr std::string_view kStruck = "...";
   // Longer ones first, because others may be parts of them.
   Secrets sorted(secrets.begin(), secrets.end());
-  for (const std::string& secret : secrets) {
-    for (const bool is_in_path : {true, false}) {
-      std::string escaped = escape_uri(secret, is_in_path);
-      if (escaped != secret) sorted.push_back(std::move(escaped));
-    }
-  }
+  add_escaped_secrets(sorted);
   std::sort(sorted.begin(), sorted.end(),
             [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
   std::string out(text);

@@ -45,6 +45,9 @@ void add_url_secrets(Secrets& secrets, std::string_view url);
 // Adds the users and the passwords of the proxies that the environment names.
 void add_proxy_secrets(Secrets& secrets);
 
+// Keeps secrets out of all quotes of this process, also escaped (base/struck.h).
+void strike_everywhere(Secrets secrets);
+
 // Returns `text` with "..." in place of every secret, also escaped, ignoring case. A secret of
 // fewer than four characters is replaced only where it is a whole word.
 std::string redacted(std::string_view text, std::span<const std::string> secrets);

@@ -213,6 +213,9 @@ NB_MODULE(_core, module) {
   });
   module.def("may_be_anybody", &may_be_anybody);
   module.def("without_secrets", [](const std::string& uri) { return without_secrets(uri); });
+  module.def("quoted", [](const nb::bytes& text, std::size_t most) {
+    return quote({text.c_str(), text.size()}, most);
+  });
   module.def("split_query", [](const std::string& uri) {
     const std::size_t end = path_end(uri);
     const std::string query = uri.substr(end);

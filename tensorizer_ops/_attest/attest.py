@@ -105,7 +105,7 @@ def attest(
         tied = Tied(model)
         with Kept(model, watch.attestation), watch:
             load_weights(tied.seeing(weights_of(reader)))
-        tied.tell(watch.attestation.different)
+        tied.tell(watch.attestation.different, watch.used)
         return watch.attestation
 
 

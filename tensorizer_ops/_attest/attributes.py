@@ -69,7 +69,7 @@ def put_back(kept: Mapping[str, tuple[torch.Tensor, torch.Tensor]], found: Attes
                 found.not_compared[name] = OTHER_MEMORY
                 try:
                     tensor.data = data
-                except RuntimeError:  # the loader has exchanged it for one that cannot have it
+                except (RuntimeError, ValueError):  # it was exchanged for one that cannot have it
                     found.not_compared[name] = "the loader makes a tensor of another kind of it"
 
 

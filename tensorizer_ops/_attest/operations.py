@@ -46,7 +46,7 @@ _BOUNDED = frozenset(
 
 
 # Of these, those that read or leave gaps in what has another layout than a new tensor.
-_OF_PLAIN_LAYOUT = ("arg", "cum", "median", "sort", "topk", "upsample", "_upsample")
+_OF_PLAIN_LAYOUT = ("arg", "cum", "median", "sort", "topk")
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -98,13 +98,20 @@ def is_bounded(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> b
         return False
     declared = (each.name for each in func._schema.arguments)
     given = {**dict(zip(declared, args, strict=False)), **kwargs}
+    if given.get("alpha", 1) == 0:
+        return False  # of types of 16 bits, some products are not written at all
     # Some write what is not contiguous as if it were.
     written = tensors_in([given.get(each) for each in outputs_of(func)])
     if not all(each.is_contiguous() for each in written):
         return False
     if name.endswith("_aa") and any(isinstance(each, float) for each in given.values()):
         return False  # such a scale may be another than that of the sizes
-    return not name.startswith(_OF_PLAIN_LAYOUT) or all(map(_is_plainly_laid, tensors_in(given)))
+    is_plain_only = name.startswith(_OF_PLAIN_LAYOUT)
+    return all(
+        _is_plainly_laid(each)
+        for each in tensors_in(given)
+        if is_plain_only or ("upsample" in name and not each.is_floating_point())
+    )
 
 
 def _is_plainly_laid(tensor: torch.Tensor) -> bool:

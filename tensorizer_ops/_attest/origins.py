@@ -32,10 +32,12 @@ WRITES = (_aten.copy_.default, _aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zer
 _LIKE, _NEW = "_like", "new_"
 # The namespaces of operations that receive from other ranks, or load from any file.
 _FROM_ELSEWHERE = (
-    *("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"),
+    *("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"),
+    *("_dtensor", "fsdp", "symm_mem"),
     *("tensorizer", "tensorizer_device"),
     # Those of torch's own that may also leave memory unfilled, or read what is beside a tensor.
-    *("prims", "rngprims", "inductor", "quantized", "_quantized", "quantized_decomposed"),
+    *("prims", "rngprims", "debugprims", "inductor", "inductor_prims", "static_runtime"),
+    *("quantized", "_quantized", "quantization", "quantized_decomposed", "_native", "_test"),
     *("mkldnn", "mkldnn_prepacked", "mkl", "onednn", "sparse", "xnnpack"),
 )
 

@@ -25,11 +25,11 @@ from tensorizer_ops._attest.compared import (
     usable,
     why_coarse,
 )
-from tensorizer_ops._attest.operations import is_divided, tensors_in, written_by
+from tensorizer_ops._attest.operations import is_divided, outputs_of, tensors_in, written_by
 from tensorizer_ops._attest.origins import WRITES, Origins, is_compared
 from tensorizer_ops._attest.watched import Owners, Watched, Write
 from tensorizer_ops._base.coverage import Layout, uncovered
-from tensorizer_ops._base.memory import Span, has_memory, identity, is_plain, span
+from tensorizer_ops._base.memory import Span, grown, has_memory, identity, is_plain, span
 from tensorizer_ops._base.savable import refuse_without_memory
 from tensorizer_ops._base.states import registered_in, why_more
 from tensorizer_ops._front.weight import Weight
@@ -83,6 +83,7 @@ class Watch(TorchDispatchMode):
                 )
         with torch._C.DisableTorchFunctionSubclass():  # for the memory itself
             self._data = {name: tensor.data for name, tensor in self._tensors.items()}
+        self.used = set[str]()  # the names of the weights that operations have got
         self._comparing = Comparing()
         self._origins = Origins()
         # What operations have got in place of watched tensors that they may have changed.
@@ -159,6 +160,9 @@ class Watch(TorchDispatchMode):
                 )
             elif not (watched.parts or self._is_expected(watched)):
                 continue  # a buffer that is in no file
+            elif _repeats_elements(watched.tensor):
+                if name not in self._unlisted:
+                    found.not_compared[name] = "some of its elements are in the same memory"
             elif watched.tensor.numel() == 0:
                 if any(map(self._stored.get, watched.names)):
                     found.not_compared[name] = "it has no elements, and in the file it has some"
@@ -197,9 +201,12 @@ class Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        given = tensors_in((args, kwargs))
+        self.used |= {each.stored.name for each in given if isinstance(each, Weight)}
         written = list(written_by(func, args, kwargs))
-        self._attributes.keep(written)
-        changed = [each for tensor in written for each in self._owners.of(tensor)]
+        reached = _reached(func, written, kwargs)
+        self._attributes.keep(reached)
+        changed = [each for tensor in reached for each in self._owners.of(tensor)]
         if not changed:
             if types and any(map(is_divided, tensors_in((args, kwargs)))):
                 return NotImplemented  # then the subclass runs others, which are seen, too
@@ -219,7 +226,12 @@ class Watch(TorchDispatchMode):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]
     ) -> Any:
         """Run an operation that may also write to other tensors, or return some."""
-        copies = {id(each): each.detach().clone() for each in written if self._owners.of(each)}
+        reached = _reached(func, written, kwargs)
+        copies = {
+            id(each): each.detach().clone()
+            for each, memory in zip(written, reached, strict=True)
+            if self._owners.of(memory)
+        }
         originals = {id(copies[id(each)]): each for each in written if id(each) in copies}
 
         def swapped(value: Any, others: dict[int, torch.Tensor]) -> Any:
@@ -321,6 +333,14 @@ class Watch(TorchDispatchMode):
         return Write(target, other, lambda: found, lambda: mask)
 
 
+def _reached(
+    func: Any, written: list[torch.Tensor], kwargs: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """Return the memory that an operation may write to: an empty output grows in its storage."""
+    outputs = {id(each) for each in tensors_in([kwargs.get(name) for name in outputs_of(func)])}
+    return [grown(each) if id(each) in outputs else each for each in written]
+
+
 class _Maps(TorchFunctionMode):
     """Shows a watch what dispatch modes do not see."""
 
@@ -345,6 +365,14 @@ def unlisted_in(
         for name, tensor in registered_in(model).items()
         if name not in state and (has_memory(tensor) or _lies_elsewhere(tensor))
     }
+
+
+def _repeats_elements(tensor: torch.Tensor) -> bool:
+    """Return whether elements of a tensor have the same memory, so that one of them is lost."""
+    is_expanded = any(
+        not step and n > 1 for step, n in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+    return is_expanded or Layout.of(tensor).overlaps_itself()
 
 
 def _lies_elsewhere(tensor: torch.Tensor) -> bool:

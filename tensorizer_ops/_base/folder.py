@@ -14,6 +14,7 @@ from typing import NoReturn, TypeVar
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions, as_pairs, as_text
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.targets import Target, local_path, to_uri
 
 _Result = TypeVar("_Result")
@@ -450,4 +451,4 @@ def refuse_signed(options: Options | None) -> None:
 def refuse_path(name: str, folder: str) -> None:
     """Raise for a name that is not one of a file in its folder, which has this label."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise errors.InvalidArgument(f"{name!r} is not the name of a file in {folder}")
+        raise errors.InvalidArgument(f"{quoted(name)} is not the name of a file in {folder}")

@@ -57,6 +57,15 @@ def span(tensor: torch.Tensor) -> Span | None:
     return Span(storage_key(storage), begin, end) if end <= start + storage.nbytes() else None
 
 
+def grown(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor, or if it is empty the memory that it may grow into, as bytes."""
+    storage = _plain_storage(tensor)
+    if storage is None or tensor.numel():
+        return tensor
+    with torch.inference_mode(False):
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+
+
 def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the tensors that a subclass consists of, and any other tensor itself."""
     if not is_traceable_wrapper_subclass(tensor):

@@ -22,6 +22,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.memory import identity
+from tensorizer_ops._base.quoting import quoted
 
 
 class Damaged(ValueError):
@@ -222,7 +223,7 @@ class _Writer:
 
 
 def _where(path: tuple[object, ...]) -> str:
-    return "".join(f"[{key!r:.100}]" for key in path)
+    return "".join(f"[{quoted(key)}]" for key in path)
 
 
 def _value(node: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, unsigned
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._dcp import CHAIN, FILE
 from tensorizer_ops._dcp.steps import NAME as NAME
 from tensorizer_ops._front.inspection import File
@@ -114,7 +115,9 @@ def understood(text: str, file: str) -> Listing:
         found = json.loads(text)
         version = found.pop("version")
         if version != _VERSION:
-            raise ValueError(f"it has version {version!r:.20}, and this release reads {_VERSION}")
+            raise ValueError(
+                f"it has version {quoted(version, 20)}, and this release reads {_VERSION}"
+            )
         lists = {
             each.name: [_entry(one) for one in found[each.name]] for each in fields(Listing)[1:]
         }
@@ -129,18 +132,21 @@ def understood(text: str, file: str) -> Listing:
 
 
 def _entry(found: Any) -> Entry:
-    entry = Entry(**found)
+    try:
+        entry = Entry(**found)
+    except TypeError:  # which says what others are called
+        raise TypeError("an entry has other fields than those of this release") from None
     kinds = (int, str, int, float, bool)
     for each, kind in zip(fields(entry), kinds, strict=True):
         value = getattr(entry, each.name)
         if type(value) is not kind:
-            raise TypeError(f"{each.name} is {value!r:.100}")
+            raise TypeError(f"{each.name} is {quoted(value)}")
         if isinstance(value, (int, float)) and not 0 <= value < _END:
-            raise ValueError(f"{each.name} is {value!r:.100}")
+            raise ValueError(f"{each.name} is {quoted(value)}")
     # The name is signed, and the number not.
     is_named = NAME.fullmatch(entry.name) and entry.name.startswith(f"step-{entry.step}-")
     if not is_named or entry.ranks >= _MOST * 10:
-        raise ValueError(f"a step is called {entry.name!r:.100}, of {entry.ranks} ranks")
+        raise ValueError(f"a step is called {quoted(entry.name)}, of {entry.ranks} ranks")
     return entry
 
 

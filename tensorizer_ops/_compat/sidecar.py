@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops._base.memory import own_storage, storage_key, untyped
+from tensorizer_ops._base.quoting import quoted
 
 Storage = torch.UntypedStorage | torch.TypedStorage
 
@@ -126,4 +127,6 @@ def _number_and_dtype(saved: tuple[Any, ...]) -> tuple[int, torch.dtype]:
             return number, dtype
         case (_, _, "storage", int(number), None):
             return number, torch.uint8  # as torch does for a storage without a type
-    raise pickle.UnpicklingError(f"the pickle has an object of an unknown kind: {saved!r:.200}")
+    raise pickle.UnpicklingError(
+        f"the pickle has an object of an unknown kind: {quoted(saved, 200)}"
+    )

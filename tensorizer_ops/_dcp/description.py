@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 from tensorizer_ops._base.arguments import is_unicode
 from tensorizer_ops._base.boxes import make_up
 from tensorizer_ops._base.nested import Damaged, dtype_named, flattened, rebuilt
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._dcp import DATA_FILE
 
 _VERSION = 1
@@ -78,9 +79,11 @@ class Places:
                 offset + length > whole
                 for offset, length, whole in zip(chunk.offsets, chunk.sizes, size, strict=True)
             ):
-                raise Damaged(f"it has a part outside of tensor {name!r}")
+                raise Damaged(f"it has a part outside of tensor {quoted(name)}")
         if not make_up(size, [(chunk.offsets, chunk.sizes) for chunk in chunks]):
-            raise Damaged(f"it has parts of tensor {name!r} that overlap, or lacks some of it")
+            raise Damaged(
+                f"it has parts of tensor {quoted(name)} that overlap, or lacks some of it"
+            )
         # Empty parts come behind another one with the same offsets, which find() returns.
         self._parts[name] = sorted(parts, key=lambda part: (part[0], 0 in part[1].shape))
         properties = TensorProperties(dtype=dtype_named(dtype), requires_grad=requires_grad)
@@ -140,11 +143,13 @@ def understood(text: str) -> Metadata:
     """
     found = json.loads(text)
     if found["version"] != _VERSION:
-        raise Damaged(f"it has version {found['version']!r}, and this release reads {_VERSION}")
+        raise Damaged(
+            f"it has version {quoted(found['version'])}, and this release reads {_VERSION}"
+        )
     files = found["files"]
     for file in files:
         if not isinstance(file, str) or not DATA_FILE.fullmatch(file):
-            raise Damaged(f"it names {file!r:.100}, which is no file of a rank")
+            raise Damaged(f"it names {quoted(file)}, which is no file of a rank")
     roots = dict(found.get("roots", {}).items())
     if not all(isinstance(root, str) and _ROOT.fullmatch(root) for root in roots.values()):
         raise Damaged("it has a root digest that is none")

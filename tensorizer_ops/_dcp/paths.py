@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tensorizer_ops._base.nested import Damaged, refuse_collisions
+from tensorizer_ops._base.quoting import quoted
 
 Path = tuple[Any, ...]
 # Torch's planners look into lists that have these, and take others as one value.
@@ -47,7 +48,7 @@ def nested(values: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[Any, An
     state = _Part()
     for name, path in ({name: (name,) for name in values} | dict(paths)).items():
         if _name(path) != name:
-            raise Damaged(f"it has a path that does not lead to {name!r:.100}")
+            raise Damaged(f"it has a path that does not lead to {quoted(name)}")
         _put(state, path, values[name] if name in values else _Part(), len(values))
     done: dict[Any, Any] = _complete(state)
     return done
@@ -86,7 +87,7 @@ def _put(state: _Part, path: Path, value: Any, most: int) -> None:
         is_place = type(key) is int and 0 <= key < most  # in a list, which has no gaps
         is_number = type(key) is tuple and len(key) == 1 and type(key[0]) is str
         if not (is_place or is_number or type(key) is str):
-            raise Damaged(f"it has a path with {key!r:.100}")
+            raise Damaged(f"it has a path with {quoted(key)}")
     *parents, last = path
     inside = state
     for key in parents:

@@ -15,6 +15,7 @@ from tensorizer_ops._base.devices import named_device
 from tensorizer_ops._base.file_objects import label, open_source
 from tensorizer_ops._base.options import Hashes, Options, Verify, as_text
 from tensorizer_ops._base.progress import Progress, reported
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.slices import Slices
 from tensorizer_ops._base.tables import MOST_ROWS, table_of_tensors, tensors_in_words
 from tensorizer_ops._base.targets import Source, Target, place_of, to_uri
@@ -331,7 +332,7 @@ class Reader(Mapping[str, torch.Tensor]):
             return name
         if not isinstance(name, str) or not is_unicode(name):
             raise errors.NoSuchTensor(
-                f"{self._label} has no tensor {name!r:.200}, because names are str of Unicode",
+                f"{self._label} has no tensor {quoted(name)}, because names are str of Unicode",
             )
         self._reader.shape(name)  # raises the error
         return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 
 import torch
 
@@ -42,7 +42,7 @@ class Tied:
     def refusing(self, weights: _Named) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield weights, and raise behind the last if two that the model ties differ."""
         yield from self.seeing(weights)
-        if torn := self._torn():
+        if torn := self._torn(None):
             raise errors.InvalidArgument(
                 f"the weights {torn[0]!r} and {torn[1]!r} differ, and the model ties them: start "
                 'the server with a config that has "tie_word_embeddings": false'
@@ -66,16 +66,26 @@ class Tied:
                 self._found[tensor][end][name] = kept
             yield name, weight
 
-    def tell(self, different: dict[str, str]) -> None:
-        """List what differs in the file, and the model ties."""
-        if torn := self._torn():
+    def tell(self, different: dict[str, str], used: Container[str]) -> None:
+        """List what differs in the file, and the model ties, of the weights that it has used."""
+        if torn := self._torn(used):
             different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"
 
-    def _torn(self) -> tuple[str, str] | None:
-        """Return the names of two weights that differ, and that the model ties."""
+    def _torn(self, used: Container[str] | None) -> tuple[str, str] | None:
+        """Return the names of two weights that differ, and that the model ties.
+
+        If it is not known which are used, others may have names that end alike, such as those of
+        a draft: then the model can have one of each.
+        """
         for found in self._found.values():
-            if len(found) > 1:
-                each = [(next(iter(named)), _all(named)) for named in found.values()]
+            every = [{name: each} for named in found.values() for name, each in named.items()]
+            if used is not None:
+                groups = [each for each in every if next(iter(each)) in used]
+            else:
+                own = [each for each in every if next(iter(each)) in self._tensors]
+                groups = own if len(own) > 1 else [*found.values()]
+            if len(groups) > 1:
+                each = [(next(iter(named)), _all(named)) for named in groups]
                 for (one, of_one), (other, of_other) in itertools.combinations(each, 2):
                     if not of_one & of_other:
                         return one, other

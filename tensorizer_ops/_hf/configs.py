@@ -16,6 +16,7 @@ from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.no_init import without_memory
 from tensorizer_ops._base.private import temporary_folder
+from tensorizer_ops._base.quoting import in_one_line, quoted
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._hf.files import CONFIG, GENERATION_CONFIG, read_object, texts
 from tensorizer_ops._hf.isolation import may_open
@@ -75,7 +76,7 @@ def configs_of(
     for kernel in _kernels(fields):
         if "/" in kernel:  # and downloaded it would be
             raise errors.InvalidFormat(
-                f"{CONFIG} in {folder.label} asks for the kernel {kernel!r:.100}, which is code: "
+                f"{CONFIG} in {folder.label} asks for the kernel {quoted(kernel)}, which is code: "
                 "call set_attn_implementation() of the loaded model if you want it"
             )
     _refuse_other_models(folder, fields)
@@ -97,7 +98,7 @@ def configs_of(
         except Exception as error:
             raise errors.InvalidFormat(
                 f"transformers does not take the config of {folder.label}: "
-                + str(error).replace(made, folder.name)
+                + in_one_line(error, str(error).replace(made, folder.name))
             ) from error
         own.check()
     for name in getattr(type(config), "extra_files", ()):
@@ -125,7 +126,7 @@ def refuse_counts(folder: Folder, fields: dict[str, Any], reader: Reader) -> Non
             counts = value if isinstance(value, list) else [value]
             if any(isinstance(count, int | float) and count > most for count in counts):
                 raise errors.InvalidFormat(
-                    f"{CONFIG} in {folder.label} has {name} {value!r:.100}, which is more than "
+                    f"{CONFIG} in {folder.label} has {name} {quoted(value)}, which is more than "
                     f"{most}: the file has {len(reader)} tensors"
                 )
 
@@ -165,7 +166,7 @@ def _refuse_other_models(folder: Folder, fields: dict[str, Any]) -> None:
         of_timm = each.get("use_timm_backbone") is True or each.get("model_type") == "timm_backbone"
         if isinstance(backbone, str) and not (of_timm and re.fullmatch(r"[\w.-]+", backbone)):
             raise errors.InvalidFormat(
-                f"{CONFIG} in {folder.label} names {backbone!r:.100} as its backbone, which is "
+                f"{CONFIG} in {folder.label} names {quoted(backbone)} as its backbone, which is "
                 "another model: its config must have a backbone_config"
             )
         if each.get("use_pretrained_backbone"):
@@ -183,7 +184,8 @@ def _generation_config(folder: Folder, fields: dict[str, Any]) -> Any:
             return kind.from_dict(given)
         except Exception as error:
             raise errors.InvalidFormat(
-                f"transformers does not take {GENERATION_CONFIG} in {folder.label}: {error}"
+                f"transformers does not take {GENERATION_CONFIG} in {folder.label}: "
+                + in_one_line(error)
             ) from error
     known = kind().to_dict()
     values = {name: value for name, value in fields.items() if name in known}
@@ -230,7 +232,7 @@ def made_of(folder: Folder, make: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise errors.InvalidFormat(
-            f"no model can be made of {CONFIG} in {folder.label}: {type(error).__name__}: {error}"
+            f"no model can be made of {CONFIG} in {folder.label}: {in_one_line(error)}"
         ) from error
 
 

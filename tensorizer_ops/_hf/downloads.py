@@ -13,6 +13,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.folder import LIST, Folder, inside, refuse_path
 from tensorizer_ops._base.options import Options
 from tensorizer_ops._base.progress import reported
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.signed_folder import OF_TOOLS, others_in, refuse_links
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._hf.files import (
@@ -40,7 +41,7 @@ def download(
         raise errors.InvalidArgument("the target of a download is a folder on this machine")
     listed = None if folder.policy else Sums.of(folder)
     if listed is not None and listed.missing:
-        names = [f"{name!r:.200}" for name in listed.missing]
+        names = [f"{quoted(name, 200)}" for name in listed.missing]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise errors.InvalidFormat(
             f"{folder.label} is not complete, because an upload to it has not ended: it lacks "

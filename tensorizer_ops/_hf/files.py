@@ -13,6 +13,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.options import Options, bytes_of
+from tensorizer_ops._base.quoting import quoted
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -184,7 +185,7 @@ def _check_names(fields: Any, place: str, shown: str) -> None:
         path = "/" in name or "." in name or _is_of_files(key, name)
         if path and key not in _NOT_OPENED and _is_elsewhere(name, place):
             raise errors.InvalidFormat(
-                f"{shown} names {name!r:.100}, which is not in that folder: remove that entry"
+                f"{shown} names {quoted(name)}, which is not in that folder: remove that entry"
             )
 
 
@@ -198,7 +199,7 @@ def _check_class(name: object, file: str, folder: Folder) -> None:
     # Of a name that is unknown, AutoTokenizer says so, or finds the one with "Fast" behind it.
     if found is not None and not (isinstance(found, type) and issubclass(found, base)):
         raise errors.InvalidFormat(
-            f"{file} in {folder.label} names {name!r} as its tokenizer, which is none"
+            f"{file} in {folder.label} names {quoted(name)} as its tokenizer, which is none"
         )
 
 

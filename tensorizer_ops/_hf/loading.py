@@ -14,6 +14,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.private import PrivateFolder
 from tensorizer_ops._base.progress import Progress
+from tensorizer_ops._base.quoting import in_one_line
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.serving import signed_contents
 from tensorizer_ops._front.state_dict import AllAtOnce, one_by_one
@@ -178,8 +179,5 @@ def _fault_of_files(
             "weights, such as experts: its log says why"
         )
     if isinstance(error, _OF_CONFIGS):
-        return (
-            f"transformers does not take the config of {folder.label}: "
-            f"{type(error).__name__}: {error}"
-        )
+        return f"transformers does not take the config of {folder.label}: {in_one_line(error)}"
     return None

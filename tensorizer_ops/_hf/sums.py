@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import LIST, Folder
+from tensorizer_ops._base.quoting import quoted
 
 _INCOMPLETE = "# incomplete: "
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
@@ -44,9 +45,11 @@ class Sums:
                         "written it"
                     )
                 if why := why_refused(match[2]):
-                    raise errors.InvalidFormat(f"{shown} has the name {match[2]!r:.200}, {why}")
+                    raise errors.InvalidFormat(
+                        f"{shown} has the name {quoted(match[2], 200)}, {why}"
+                    )
                 if match[2] in found.sums:
-                    raise errors.InvalidFormat(f"{shown} has {match[2]!r:.200} twice")
+                    raise errors.InvalidFormat(f"{shown} has {quoted(match[2], 200)} twice")
                 found.sums[match[2]] = match[1]
         return found
 

@@ -106,6 +106,7 @@ class Follower:
         self._is_trusting = "trust" in self._place.loads
         # Of what the target is; None: unknown.
         self._digest = self._digest_of_file(not self._is_trusting) if self._is_file else None
+        self._was_there = self._digest is not None  # when this began
         # Whether the target, which a change has begun, may be no version that was returned.
         self._is_between = False
         self._failure: errors.Error | None = None  # of the last change
@@ -246,7 +247,7 @@ class Follower:
                 logger.warning("%s: all of the model is loaded", str(error))
         if not whole:
             raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
-        if self._may_be_older(whole[0], entries):
+        if self._may_be_older(whole[0]):
             if self._is_file and len(whole) > 1:
                 self._go_beside(whole)
                 return
@@ -257,14 +258,11 @@ class Follower:
         for entry in whole[1:]:
             self._apply(entry, self._target)
 
-    def _may_be_older(self, entry: Entry, entries: list[Entry]) -> bool:
+    def _may_be_older(self, entry: Entry) -> bool:
         """Return whether a version may be older than what the target is, or as old."""
-        if self._is_trusting and self._reached is None:
-            return self._digest is not None  # whatever number a list, which nobody signed, gives it
-        numbers = [each.number for each in entries if each.digest == self._digest]
-        if self._reached is not None:
-            numbers.append(self._reached.number)
-        return entry.number <= max(numbers, default=0)
+        if self._reached is None:
+            return self._was_there  # as some version, whatever a list says, which nobody signs
+        return entry.number <= self._reached.number
 
     def _go_beside(self, entries: list[Entry]) -> None:
         """Make the newest version in another file: the first one may be older than the target."""

@@ -18,6 +18,7 @@ from tensorizer_ops._base.folder import Folder, unsigned
 from tensorizer_ops._base.internals import reader_of
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions, as_pairs
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._front.inspection import File
 from tensorizer_ops._front.load_save import save
@@ -236,16 +237,19 @@ _KINDS: dict[str, Any] = {
 
 
 def _checked(kind: Any, found: Mapping[str, Any]) -> Any:
-    made = kind(**found)
+    try:
+        made = kind(**found)
+    except TypeError:  # which says what others are called
+        raise TypeError("an entry has other fields than those of this release") from None
     for name, wanted in kind.__annotations__.items():
         value = getattr(made, name)
         if isinstance(value, bool) or not isinstance(value, _KINDS[wanted]):
-            raise TypeError(f"{name} is {value!r:.100}")
+            raise TypeError(f"{name} is {quoted(value)}")
         if isinstance(value, (int, float)) and not 0 <= value < _END:
-            raise ValueError(f"{name} is {value!r:.100}")
+            raise ValueError(f"{name} is {quoted(value)}")
     for name in made.files() if isinstance(made, Entry) else [made.name]:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"a file is called {name!r:.100}")
+            raise ValueError(f"a file is called {quoted(name)}")
     if isinstance(made, Entry) and not (
         # A name is signed with its file, so no file is taken for that of a later version.
         made.files()

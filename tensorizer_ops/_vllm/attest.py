@@ -91,7 +91,7 @@ def _attested(
             every = itertools.chain.from_iterable(map(weights_of, readers))
             model.load_weights(tied.seeing(every))  # type: ignore[operator]
             reshaped.finish()
-        tied.tell(watch.attestation.different)
+        tied.tell(watch.attestation.different, watch.used)
     found = watch.attestation
     found.not_compared |= hidden | apart | replaced.not_compared
     found.compared = [name for name in found.compared if name not in found.not_compared]

@@ -179,7 +179,7 @@ def test_no_list(tmp_path: Path) -> None:
         (lambda found: found["saved"][0].update(name="step-1-0123456789abcde/"), "is called"),
         (lambda found: found["saved"][0].update(ranks=1 << 40), "ranks"),
         (lambda found: found["saved"][0].update(step="1"), "step is '1'"),
-        (lambda found: found["saved"][0].update(more=1), "more"),
+        (lambda found: found["saved"][0].update(more=1), "other fields"),
         (lambda found: found.update(writes=1.5), "numbers"),
         (lambda found: found.update(writes=10**4300 - 1), "numbers"),
         (lambda found: found.update(writes=-1), "numbers"),

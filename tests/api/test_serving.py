@@ -170,9 +170,13 @@ def test_a_head_that_is_tied_and_differs(tmp_path: Path, as_one_module: bool) ->
         {"embed_tokens.weight": embed, "other.weight": head},
         {"lm_head.weight": head, "other.weight": embed},
         {**same, "layers.61.embed_tokens.weight": head},
+        {**same, "draft.lm_head.weight": head, "draft.embed_tokens.weight": head},
     ):
         assert sorted(names(tensors)) == sorted(tensors)
     why = "'model.embed_tokens.weight' and 'lm_head.weight' differ, and the model ties them"
+    draft = {f"draft.{name}.weight": torch.zeros(9, 4) for name in ("embed_tokens", "lm_head")}
+    with pytest.raises(ValueError, match=r"'embed_tokens\.weight' and 'lm_head\.weight' differ"):
+        names({"embed_tokens.weight": embed, "lm_head.weight": head, **draft})
     for other in (head, embed.half(), embed[:8]):
         with pytest.raises(ValueError, match=why):
             names({"model.embed_tokens.weight": embed, "lm_head.weight": other})

@@ -285,6 +285,28 @@ def test_a_follower_that_begins_and_a_list_with_wrong_digests(
     assert has(target) == 3
 
 
+@pytest.mark.parametrize("is_trusting", [True, False])
+def test_a_follower_that_begins_and_a_delta_that_fails(
+    place: Path, signer: Signer, tmp_path: Path, is_trusting: bool
+) -> None:
+    target = tmp_path / "copy.tensors"
+    options = signer.options if is_trusting else None
+    entries = []
+    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
+        for value in (1, 2, 3, 4):
+            publisher.publish(full_of(value), step=value)
+            entries.append(list_of(place)["versions"][-1])
+    first, second, third, fourth = entries
+    forge(place, [second | {"delta": None}, third])
+    assert [each.number for each in follow(place, target, patience=0, options=options)] == [3]
+    forge(place, [first, *({**each, "whole": None} for each in (second, third, fourth))])
+    for entry in (second, fourth):
+        (place / entry["delta"]).write_bytes(b"damaged")
+    with pytest.raises(errors.Error, match="00000002"):
+        list(follow(place, target, patience=0, options=options))
+    assert has(target) == 3
+
+
 def test_memory_that_the_program_has_changed(place: Path, signer: Signer) -> None:
     """It is brought on, over an older version that is not seen there."""
     held = full_of(1.0)

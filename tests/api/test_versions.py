@@ -884,7 +884,9 @@ def test_a_killed_publisher(place: Path, tmp_path: Path) -> None:
         publisher.publish(_constant(1), step=1)
         publisher.publish(_constant(2), step=2)
         listed = {name for entry in listing_of(place).versions for name in entry.files()}
-    assert {path.name for path in place.iterdir()} == listed | {FILE, "fence"}
+    # A process may be killed when a file has another name for a moment.
+    left = {path.name for path in place.iterdir() if not path.name.startswith(".tensorizer-")}
+    assert left == listed | {FILE, "fence"}
 
 
 def _constant(step: int) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@
 #include "base/control_groups.h"
 #include "base/error.h"
 #include "base/hooks.h"
+#include "base/struck.h"
 #include "base/utf8.h"
 #include "support.h"
 #include "tensorizer_ops/hooks.h"
@@ -27,6 +28,31 @@ TEST(Quote, LeavesPrintableTextAsItIs) {
   EXPECT_EQ(quote(""), "''");
   EXPECT_EQ(quote("layers.0/weight \"x\""), "'layers.0/weight \"x\"'");
   EXPECT_EQ(quote("é 漢 😀"), "'é 漢 😀'");
+}
+
+TEST(Quote, RepeatsNoSecretThatWasStruck) {
+  strike("first-secret-of-two");
+  strike("secret-of-two-more");
+  strike("first-se");
+  strike("short");
+  EXPECT_EQ(quote("a First-Secret-Of-Two, first-second"), "'a ..., ...cond'");
+  EXPECT_EQ(quote("first-secret-of-two-more"), "'...'") << "two that overlap";
+  EXPECT_EQ(quote("short first-s"), "'short first-s'");
+  EXPECT_EQ(quote("x" + std::string(300, 'y') + "first-secret-of-two", 310),
+            "'x" + std::string(300, 'y') + "...'");
+}
+
+TEST(Quote, KnowsTheLatestSecrets) {
+  strike("the-very-first-of-them");
+  const auto strike_many = [](int begin) {
+    for (int i = begin; i < begin + 4096; ++i) strike("signature-" + std::to_string(i));
+  };
+  strike_many(10'000);
+  EXPECT_EQ(struck("the-very-first-of-them signature-10000 signature-14095"), "... ... ...");
+  strike("the-very-first-of-them");
+  strike_many(20'000);
+  EXPECT_EQ(struck("the-very-first-of-them signature-10000 signature-24095"),
+            "... signature-10000 ...");
 }
 
 TEST(Quote, EscapesWhatIsNotPrintable) {

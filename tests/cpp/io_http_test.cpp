@@ -224,7 +224,13 @@ TEST(Secret, IsStruckOutOfText) {
   add_url_secrets(secrets, "s3://bucket/key?sig=v+w/x=");
   EXPECT_EQ(redacted("v+w/x=, v%2Bw%2Fx%3D, v%2Bw/x%3D", secrets), "..., ..., ...") << "as sent";
   EXPECT_EQ(redacted("Basic: bWU6c2VzYW1lIDQy, me:sesame 42", secrets), "Basic: ..., ...:...");
-  EXPECT_EQ(redacted("host/path", secrets), "host/path");
+  add_header_secrets(secrets, R"(X-Auth: {"token":"ab1cde"})");
+  add_header_secrets(secrets, R"(Authorization: Digest user="fg1hij", response="kl1mno")");
+  add_header_secrets(secrets, "Authorization: AWS pq1rst:uv1wxy");
+  add_header_secrets(secrets, "X-Login: Basic eW91OnplYnJhNDI=");
+  EXPECT_EQ(redacted("ab1cde fg1hij kl1mno pq1rst uv1wxy zebra42", secrets),
+            "... ... ... ... ... ...");
+  EXPECT_EQ(redacted("host/path: 'x'", secrets), "host/path: 'x'");
   EXPECT_EQ(redacted("anything", Secrets{""}), "anything");
   EXPECT_EQ(redacted("......", Secrets{"...."}), ".....");
 }

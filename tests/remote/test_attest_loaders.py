@@ -641,6 +641,52 @@ def resized(image: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.interpolate(image, size=(7, 1), mode="bilinear", antialias=True)
 
 
+@pytest.mark.parametrize("other", ["draft", "tower"])
+@pytest.mark.parametrize("is_head_of_file", [True, False])
+def test_ties_in_parts_of_the_file_that_the_model_has_not(
+    tmp_path: Path, other: str, is_head_of_file: bool
+) -> None:
+    """Only what the loader uses counts, whatever else ends alike."""
+    model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(8, 4)})
+    model["head"] = torch.nn.Linear(4, 8, bias=False)
+    model["head"].weight = model["embed"].weight
+    embed, head = model["embed"].weight.detach(), torch.randn(8, 4)
+    stored = {"text.embed.weight": embed.clone(), "draft.head.weight": torch.randn(8, 4)}
+    stored["draft.embed.weight"] = stored["draft.head.weight"].clone()
+    if other == "tower":
+        stored["draft.head.weight"] = torch.randn(8, 4)
+    if is_head_of_file:
+        stored["text.head.weight"] = head
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            if name.startswith("text.head"):
+                head.copy_(weight)  # and then it is lost
+            elif name.startswith("text."):
+                model.get_parameter(name.removeprefix("text.")).data.copy_(weight)
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+    assert bool(found.different) == is_head_of_file
+    assert found.compared == ["embed.weight"]
+
+
+def test_a_weight_whose_elements_are_in_the_same_memory(tmp_path: Path) -> None:
+    """Such as one expert in the place of all: what is written last is that of each."""
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.randn(4, 8)})
+    model = torch.nn.Module()
+    last = tensorizer_ops.load(tmp_path / "m.tensors")["a"][3:]
+    model.a = torch.nn.Parameter(last.clone().expand(4, 8), requires_grad=False)
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for own, row in zip(model.a.data, of_file(weights), strict=True):
+            own.copy_(row)
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+    assert found.not_compared == {"a": "some of its elements are in the same memory"}
+    assert not found.compared
+
+
 @pytest.mark.parametrize(
     "make, is_known",
     [
@@ -650,6 +696,7 @@ def resized(image: torch.Tensor) -> torch.Tensor:
         (lambda given: resized(given.view(1, 1, 1, 64).transpose(2, 3)), False),
         (lambda given: _resized_by(given.view(1, 1, 64, 1), None), True),
         (lambda given: _resized_by(given.view(1, 1, 64, 1), 0.5), False),
+        (lambda given: resized(given.view(1, 64, 1, 1).float().permute(0, 3, 1, 2)), True),
     ],
 )
 def test_operations_that_read_beside_some_layouts(
@@ -668,6 +715,43 @@ def test_operations_that_read_beside_some_layouts(
     why = {"a": "what the loader copies to it is not made of the file alone"}
     assert found.not_compared == ({} if is_known else why)
     assert not found.different
+
+
+@pytest.mark.parametrize("kind", ["attribute", "buffer", "parameter"])
+def test_an_output_that_grows_in_the_memory_of_the_model(tmp_path: Path, kind: str) -> None:
+    stored = {"a": torch.randn(8), "s": torch.randn(8)}
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    model = torch.nn.Module()
+    model.register_buffer("a", stored["a"].clone())
+    scale = torch.ones(8)
+    if kind == "buffer":
+        model.register_buffer("scale", scale)
+    else:
+        model.scale = torch.nn.Parameter(scale) if kind == "parameter" else scale
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        given = dict(weights)
+        model.a.copy_(given["a"])
+        torch.cat([given["s"][:4], given["s"][4:]], out=model.scale.detach()[:0])
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert "scale" in (found.different if kind == "attribute" else found.not_compared)
+    assert not found.equal
+    assert model.scale.equal(torch.ones(8))
+
+
+def test_products_that_fill_nothing(tmp_path: Path) -> None:
+    """With both factors zero, torch gives what the memory had before."""
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.zeros(2, 8, 8).bfloat16()})
+    model = torch.nn.Module()
+    model.register_buffer("a", torch.zeros(2, 8, 8).bfloat16())
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        given = of_file(weights) + 0
+        model.a.copy_(torch.baddbmm(given, given, given, beta=0, alpha=0))
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.not_compared == {"a": "what the loader copies to it is not made of the file alone"}
 
 
 def _resized_by(image: torch.Tensor, scale: float | None) -> torch.Tensor:

@@ -222,6 +222,18 @@ def test_nothing_keeps_a_secret(web: Web) -> None:
         assert "sesame" not in str(traced.value).partition("from user code")[0]
 
 
+@pytest.mark.parametrize(
+    "option", ["signature", "signed_folder", "s3_endpoint", "az_endpoint", "hf_endpoint"]
+)
+@pytest.mark.parametrize("uri", ["https://me:sesame@host/m.sig", "https://host/m.sig?sig=sesame"])
+def test_nothing_keeps_a_secret_in_the_uri_of_an_option(option: str, uri: str) -> None:
+    """It is opened later, or not at all."""
+    options = {option: uri}
+    with pytest.raises(ValueError, match=f"of option '{option}' .*Reader would keep") as error:
+        pickle.dumps(tensorizer_ops.Reader("https://host/m.tensors", options=options))
+    assert "sesame" not in str(error.value)
+
+
 def test_tls(web: Web) -> None:
     url = web.tls_url("large.tensors")
     with pytest.raises(ConnectionError, match="certificate"):

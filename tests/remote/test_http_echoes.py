@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -16,12 +17,13 @@ from support.own_sigstore import OwnSigstore
 from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import trust
+from tensorizer_ops._hf.downloads import download
 
 ops = torch.ops.tensorizer
 
 Place = tuple[str, dict[str, str]]
 
-KEY, SECRET, TOKEN, HEADER = "AKIAKEYKEYKEY", "secret+secret", "session/token==", "Bearer sesame42"
+KEY, SECRET, TOKEN, HEADER = "AKIAKEYKEYKEY", "secret+secret", "session/token==", "Bearer sesame4"
 
 
 def echo(asked: Asked) -> None:
@@ -57,7 +59,7 @@ def test_errors_of_s3(version: str) -> None:
         }
     for error in (loaded, saved):
         text = str(error.value).lower()
-        for secret in (KEY, SECRET, TOKEN, "sesame42", signature):
+        for secret in (KEY, SECRET, TOKEN, "sesame4", signature):
             assert secret.lower() not in text, text
 
 
@@ -101,7 +103,7 @@ def headers_that_repeat(secret: str) -> list[bytes]:
 @pytest.mark.parametrize("sent", ["header", "password", "parameter", "s3", "signed", "az"])
 def test_errors_of_what_is_no_file(sent: str, place: int) -> None:
     """A server that answers with the request itself gives a malformed file."""
-    secret = {"s3": TOKEN, "signed": "AKIAKEYKEYKEY"}.get(sent, "sesame42sesame42")
+    secret = {"s3": TOKEN, "signed": "AKIAKEYKEYKEY"}.get(sent, "sesame4")
     content = headers_that_repeat(secret)[place]
     with scripted(lambda asked: asked.say_range(content)) as server:
         options = {"retries": "0"}
@@ -135,7 +137,7 @@ def test_errors_of_what_is_no_file(sent: str, place: int) -> None:
 @pytest.fixture
 def damaged(tmp_path: Path) -> bytes:
     """Return a file of tensors that all are damaged, and whose names were sent to the server."""
-    name = "sesame42sesame42."
+    name = "sesame4."
     tensors = {f"{name}{i}": torch.full((300_000,), 0x5A, dtype=torch.uint8) for i in range(8)}
     ops.save(str(tmp_path / "m"), tensors)
     return (tmp_path / "m").read_bytes().replace(b"\x5a" * 300_000, b"\x5b" * 300_000)
@@ -143,7 +145,7 @@ def damaged(tmp_path: Path) -> bytes:
 
 def test_errors_of_a_file_that_can_be_read(damaged: bytes, tmp_path: Path) -> None:
     """Some are made on the threads of a load or a save, others by what asks for tensors."""
-    options = {"header.Authorization": "Bearer sesame42sesame42", "chunk_size": "65536"}
+    options = {"header.Authorization": "Bearer sesame4", "chunk_size": "65536"}
     with scripted(lambda asked: asked.say_range(damaged)) as server:
         url = server.url()
         names = ops.names(url, options=options)
@@ -165,21 +167,21 @@ def test_errors_of_a_file_that_can_be_read(damaged: bytes, tmp_path: Path) -> No
             for _ in range(2):
                 with pytest.raises(tensorizer_ops.errors.Error) as error:
                     act()
-                assert "sesame42" not in str(error.value), number
+                assert "sesame4" not in str(error.value), number
 
 
 def test_errors_of_a_file_with_other_data_of_tied_tensors(tmp_path: Path) -> None:
-    ops.save(str(tmp_path / "m"), {"sesame42.1": torch.ones(3), "sesame42.2": torch.zeros(3)})
+    ops.save(str(tmp_path / "m"), {"sesame4.1": torch.ones(3), "sesame4.2": torch.zeros(3)})
     content = (tmp_path / "m").read_bytes()
-    module = dict.fromkeys(["sesame42.1", "sesame42.2"], torch.ones(3))
+    module = dict.fromkeys(["sesame4.1", "sesame4.2"], torch.ones(3))
     with scripted(lambda asked: asked.say_range(content)) as server:
         with pytest.raises(ValueError, match="one tensor here") as error:
-            tensorizer_ops.load_into(module, server.url() + "?key=sesame42")
-        assert "sesame42" not in str(error.value)
+            tensorizer_ops.load_into(module, server.url() + "?key=sesame4")
+        assert "sesame4" not in str(error.value)
 
 
 def test_errors_of_shards_that_are_named_as_what_was_sent() -> None:
-    index = json.dumps({"metadata": {}, "weight_map": {"x": "sesame42sesame42.safetensors"}})
+    index = json.dumps({"metadata": {}, "weight_map": {"x": "sesame4.safetensors"}})
 
     def answer(asked: Asked) -> None:
         if asked.path == "/m.safetensors.index.json":
@@ -189,9 +191,9 @@ def test_errors_of_shards_that_are_named_as_what_was_sent() -> None:
 
     with scripted(answer) as server:
         with pytest.raises(FileNotFoundError, match="one of its 1 shards") as error:
-            options = {"header.Authorization": "Bearer sesame42sesame42"}
+            options = {"header.Authorization": "Bearer sesame4"}
             ops.load(server.url("m.safetensors.index.json"), options=options)
-        assert "sesame42" not in str(error.value)
+        assert "sesame4" not in str(error.value)
 
 
 @pytest.mark.parametrize("place", ["mediaType", "payloadType", "hint", "key"])
@@ -202,14 +204,14 @@ def test_errors_of_bundles(tmp_path: Path, place: str) -> None:
     content, bundle = (tmp_path / "m").read_bytes(), json.loads((tmp_path / "m.sig").read_text())
     material, envelope = bundle["verificationMaterial"], bundle["dsseEnvelope"]
     part = {"hint": material["publicKey"], "payloadType": envelope}.get(place, bundle)
-    part["sesame42" if place == "key" else place] = "sesame42"
+    part["sesame4" if place == "key" else place] = "sesame4"
 
     def answer(asked: Asked) -> None:
         is_bundle = asked.path.endswith(".sig")
         asked.say_range(json.dumps(bundle).encode() if is_bundle else content)
 
     with scripted(answer) as server:
-        given = {"header.Authorization": "Bearer sesame42", "retries": "0"}
+        given = {"header.Authorization": "Bearer sesame4", "retries": "0"}
         who = {"identity": "a", "issuer": "b", "root": OwnSigstore().trusted_root(tmp_path / "r")}
         acts = [
             lambda: tensorizer_ops.load(server.url("m"), options=given | signer.options),
@@ -220,7 +222,77 @@ def test_errors_of_bundles(tmp_path: Path, place: str) -> None:
         for act in acts:
             with pytest.raises(tensorizer_ops.errors.Error, match=r"m\.sig") as error:
                 act()
-            assert "sesame42" not in str(error.value)
+            assert "sesame4" not in str(error.value)
+
+
+LONG = "sesame42sesame"
+
+
+def test_errors_that_repeat_what_was_sent_for_another_file() -> None:
+    """Such as the signature of the bundle, or a redirect whose text libcurl cuts."""
+
+    def answer(asked: Asked) -> None:
+        if "?" in asked.path:
+            asked.say("404 Not Found")
+        else:
+            host = LONG if asked.path == "/first" else "x" * 225 + LONG
+            asked.say("302 Found", Location=f"http://{host}.invalid/x")
+
+    with scripted(answer) as server:
+        options = {"connect_timeout": "1", "retries": "0"}
+        with pytest.raises(FileNotFoundError):
+            ops.load(server.url(f"m?signature={LONG}"), options=options)
+        for name in ("first", "second"):
+            with pytest.raises((ConnectionError, TimeoutError)) as error:
+                ops.load(server.url(name), options=options)
+            assert "sesame" not in str(error.value)
+
+
+def lists_that_repeat(secret: str) -> dict[str, tuple[str, str]]:
+    """Return files that Python reads, by the name of a case: their names, and what is in them."""
+    version = {"number": 1, "step": 1, "digest": "v2:" + "0" * 64, "delta": None, "delta_size": 0}
+    version |= {"whole": f"00000001-{'0' * 16}.tensors", "whole_size": 1}
+
+    def versions(**changed: Any) -> str:
+        listed = {"format": 1, "publisher": "0" * 16, "versions": [version | changed]}
+        return json.dumps(listed | {"unlisted": []})
+
+    return {
+        "key": ("versions.tensors", versions(**{secret: 1})),
+        "name": ("versions.tensors", versions(whole=secret)),
+        "digest": ("versions.tensors", versions(digest=[secret])),
+        "sums": ("SHA256SUMS", f"{'0' * 64}  ../{secret}\n"),
+        "missing": ("SHA256SUMS", f"# incomplete: {secret}\n"),
+        "index": ("model.safetensors.index.json", json.dumps({"weight_map": {"a": f"/{secret}"}})),
+    }
+
+
+@pytest.mark.parametrize("case", lists_that_repeat("x"))
+@pytest.mark.parametrize(
+    "secret", [LONG, "\x1b[31m" * 9, LONG * 9999], ids=["secret", "escapes", "flood"]
+)
+def test_errors_of_lists_that_python_reads(tmp_path: Path, case: str, secret: str) -> None:
+    name, text = lists_that_repeat(secret)[case]
+    content = text.encode()
+    if name == "versions.tensors":
+        tensorizer_ops.save(tmp_path / "m", {}, metadata={"tensorizer_ops.versions": text})
+        content = (tmp_path / "m").read_bytes()
+
+    def answer(asked: Asked) -> None:
+        if asked.path == f"/{name}":
+            asked.say_range(content)
+        else:
+            asked.say("404 Not Found")
+
+    with scripted(answer) as server:
+        options = {"header.Authorization": f"Bearer {LONG}"}
+        with pytest.raises(ValueError) as error:
+            if name == "versions.tensors":
+                next(tensorizer_ops.follow(server.url(""), {}, options=options))
+            else:
+                list(download(server.url(""), str(tmp_path / "target"), options, lambda *_: None))
+    text = str(error.value)
+    assert "sesame4" not in text and "\x1b" not in text and len(text) < 2000
 
 
 def test_errors_of_what_verifies_bundles(tmp_path: Path) -> None:
@@ -228,11 +300,11 @@ def test_errors_of_what_verifies_bundles(tmp_path: Path) -> None:
     sigstore = OwnSigstore()
     bundle = sigstore.bundle(b"{}", "a@b.invalid", "https://c.invalid")
     (entry,) = bundle["verificationMaterial"]["tlogEntries"]
-    entry["kindVersion"]["version"] = "sesame42"
+    entry["kindVersion"]["version"] = "sesame4"
     who = {"identity": "a@b.invalid", "issuer": "https://c.invalid"}
     who["root"] = str(sigstore.trusted_root(tmp_path / "root"))
     with scripted(lambda asked: asked.say_range(json.dumps(bundle).encode())) as server:
-        given = {"header.Authorization": "Bearer sesame42"}
+        given = {"header.Authorization": "Bearer sesame4"}
         with pytest.raises(tensorizer_ops.errors.Crypto, match=r"got \.\.\.'$"):
             trust.add_sigstore("s", server.url("m.sig"), options=given, **who)
 
@@ -240,18 +312,18 @@ def test_errors_of_what_verifies_bundles(tmp_path: Path) -> None:
 def test_errors_that_repeat_the_target_of_a_redirect() -> None:
     """Its parameters may be a signature, and count as sent with the first request."""
     others = "&".join(f"number{i}" for i in range(99))
-    content = headers_that_repeat("sesame42sesame42")[1]
+    content = headers_that_repeat("sesame4")[1]
 
     def answer(asked: Asked) -> None:
         if "?" in asked.path:
             asked.say_range(content)
         else:
-            asked.say("307 Temporary Redirect", Location=f"/x?signature=sesame42sesame42&{others}")
+            asked.say("307 Temporary Redirect", Location=f"/x?signature=sesame4&{others}")
 
     with scripted(answer) as server:
         with pytest.raises(ValueError, match="dtype") as error:
             ops.load(server.url())
-        assert "sesame42" not in str(error.value)
+        assert "sesame4" not in str(error.value)
         assert len(server.asked) == 2
 
 
@@ -264,9 +336,9 @@ def test_errors_of_where_a_redirect_leads() -> None:
 
     with scripted(answer) as server:
         with pytest.raises((ConnectionError, TimeoutError)) as error:
-            options = {"header.X-Token": "sesame42", "connect_timeout": "1", "retries": "0"}
+            options = {"header.X-Token": "sesame4", "connect_timeout": "1", "retries": "0"}
             ops.load(server.url(), options=options)
-        assert "sesame42" not in str(error.value)
+        assert "sesame4" not in str(error.value)
         assert server.asked
 
 

@@ -46,6 +46,7 @@ RedisConnection::RedisConnection(const RedisAddress& address, const RedisOptions
       parser_(address.label),
       buffer_(kBufferSize),
       watch_(stall_timeout_, moved_) {
+  strike_everywhere({address.user, address.password});
   const ConnectTimes& times = transport_.times();
   counters.connections += 1;
   counters.lookup += nanoseconds(times.lookup);
