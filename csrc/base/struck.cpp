@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/text.h"
 
@@ -20,16 +20,16 @@ constexpr std::size_t kMost = 4096;
 
 class Struck {
  public:
-  void add(std::string_view secret) {
-    if (secret.size() < kStart) return;
+  bool add(std::string_view secret) {
+    if (secret.size() < kStart) return false;
     std::string lower = lower_case(secret);
     const std::lock_guard lock(mutex_);
-    std::vector<std::string>& alike = latest_[lower.substr(0, kStart)];
-    if (std::ranges::find(alike, lower) != alike.end()) return;
-    alike.push_back(std::move(lower));
-    if (++count_ < kMost) return;
-    before_ = std::exchange(latest_, {});
-    count_ = 0;
+    if (!latest_[lower.substr(0, kStart)].insert(std::move(lower)).second) return false;
+    if (++count_ == kMost) {
+      before_ = std::exchange(latest_, {});
+      count_ = 0;
+    }
+    return true;
   }
 
   std::string without(std::string_view text) {
@@ -50,7 +50,7 @@ class Struck {
   void unlock() { mutex_.unlock(); }
 
  private:
-  using Known = std::unordered_map<std::string, std::vector<std::string>>;
+  using Known = std::unordered_map<std::string, std::unordered_set<std::string>>;
 
   std::size_t longest_at(std::string_view text) const {
     std::size_t longest = 0;
@@ -84,7 +84,7 @@ Struck& known() {
 
 }  // namespace
 
-void strike(std::string_view secret) { known().add(secret); }
+bool strike(std::string_view secret) { return known().add(secret); }
 
 std::string struck(std::string_view text) { return known().without(text); }
 

@@ -289,9 +289,13 @@ void add_escaped_secrets(Secrets& secrets) {
   }
 }
 
-void strike_everywhere(Secrets secrets) {
-  add_escaped_secrets(secrets);
-  for (const std::string& secret : secrets) strike(secret);
+void strike_everywhere(std::span<const std::string> secrets) {
+  for (const std::string& secret : secrets) {
+    if (!strike(secret)) continue;
+    Secrets escaped{secret};
+    add_escaped_secrets(escaped);
+    for (const std::string& each : escaped) strike(each);
+  }
 }
 
 std::string redacted(std::string_view text, std::span<const std::string> secrets) {

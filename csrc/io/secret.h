@@ -46,7 +46,7 @@ void add_url_secrets(Secrets& secrets, std::string_view url);
 void add_proxy_secrets(Secrets& secrets);
 
 // Keeps secrets out of all quotes of this process, also escaped (base/struck.h).
-void strike_everywhere(Secrets secrets);
+void strike_everywhere(std::span<const std::string> secrets);
 
 // Returns `text` with "..." in place of every secret, also escaped, ignoring case. A secret of
 // fewer than four characters is replaced only where it is a whole word.

@@ -41,7 +41,7 @@ def download(
         raise errors.InvalidArgument("the target of a download is a folder on this machine")
     listed = None if folder.policy else Sums.of(folder)
     if listed is not None and listed.missing:
-        names = [f"{quoted(name, 200)}" for name in listed.missing]
+        names = [quoted(name, 200) for name in listed.missing]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise errors.InvalidFormat(
             f"{folder.label} is not complete, because an upload to it has not ended: it lacks "

@@ -46,7 +46,7 @@ RedisConnection::RedisConnection(const RedisAddress& address, const RedisOptions
       parser_(address.label),
       buffer_(kBufferSize),
       watch_(stall_timeout_, moved_) {
-  strike_everywhere({address.user, address.password});
+  strike_everywhere(Secrets{address.user, address.password});
   const ConnectTimes& times = transport_.times();
   counters.connections += 1;
   counters.lookup += nanoseconds(times.lookup);
