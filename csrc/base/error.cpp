@@ -95,6 +95,8 @@ const Redactor* RedactedQuotes::redactor() noexcept { return quotes_redactor; }
 
 std::string quote(std::string_view given, std::size_t limit) {
   static constexpr char kHex[] = "0123456789abcdef";
+  // A secret that is longer than this is cut elsewhere.
+  given = given.substr(0, limit + (64 << 10));
   const std::string text = struck(quotes_redactor ? quotes_redactor->redacted(given) : given);
   const bool has_apostrophe = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char mark = has_apostrophe ? '"' : '\'';

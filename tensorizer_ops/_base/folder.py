@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -368,13 +368,9 @@ def model_of(
         return uri, loads, []
     is_read = folder is not None and folder.is_read
     if path is not None and not is_read and not os.path.isdir(path):
-        return uri, loads, []
+        return uri, of_file(uri, loads), []
     if path is None and _is_file(uri, loads):
-        # If it is gone when it is loaded, a folder of its name has no bundle of its own.
-        parent, _, _ = _core.split_query(uri)[0].rstrip("/").rpartition("/")
-        if not {"signature", "signed_folder"} & loads.keys() and not has_no_folders(uri):
-            loads["signed_folder"] = parent
-        return uri, loads, []
+        return uri, of_file(uri, loads), []
     folder = folder or Folder(uri, loads)
     if path is None:
         found = [folder.uri(name) for name in _USUAL if folder.has(name)]
@@ -391,6 +387,19 @@ def model_of(
             f"{weights[1]!r}: give the path of one of them"
         )
     return (only or [uri])[0], folder.loads, weights
+
+
+def of_file(uri: str, loads: Mapping[str, str]) -> SecretOptions:
+    """Return the options to load what is a file now, which must be signed.
+
+    If it is gone when it is loaded, a folder of its name has no bundle of its own.
+    """
+    path = local_path(uri)
+    found = SecretOptions(loads)
+    if not {"signature", "signed_folder"} & found.keys() and not has_no_folders(uri):
+        above, _, _ = _core.split_query(uri)[0].rstrip("/").rpartition("/")
+        found["signed_folder"] = above if path is None else os.path.dirname(os.path.abspath(path))
+    return found
 
 
 def has_no_folders(uri: str) -> bool:

@@ -10,10 +10,10 @@ from functools import partial
 from typing import NamedTuple
 
 from tensorizer_ops import _core, errors, trust
-from tensorizer_ops._base.folder import BUNDLE, Folder, names_in, unsigned
+from tensorizer_ops._base.folder import BUNDLE, Folder, names_in, of_file, unsigned
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
-from tensorizer_ops._base.targets import to_uri
+from tensorizer_ops._base.targets import local_path, to_uri
 from tensorizer_ops._chain.files import checks_of
 from tensorizer_ops._chain.listing import DAMAGE, NAME
 from tensorizer_ops._cli.main import report, status_of
@@ -69,12 +69,14 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
     try:
         folder = Folder(uri, unsigned(options))
         if folder.path is not None and not os.path.isdir(folder.path):
-            return []
+            return [_file(uri, given, of_file(uri, options))] if "trust" in options else []
         found = checks_of(uri, options, given.verify, given.threads or 0)
         is_signed = "trust" in options and ("signature" in options or folder.has(BUNDLE))
         if "trust" in options and (found or folder.path is not None):
             _core.refuse_name_of_file(uri)
-    except (errors.NotFound, errors.InvalidArgument):
+    except (errors.NotFound, errors.InvalidArgument) as error:
+        if "trust" in options and local_path(uri) is not None:  # it may be back in a moment
+            return [_Check(partial(_raise, error), _is_damage)]
         return []  # as the error for a file will say
     except errors.Error as error:
         # A server answers as it likes to names below that of a file.

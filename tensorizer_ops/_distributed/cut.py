@@ -25,6 +25,10 @@ def shard(
     if coordinate is None:
         return starts, [0] * len(shape)
     for number in _cutting(what, mesh, placements):
+        if mesh.get_local_rank(number) != coordinate[number]:
+            raise errors.InvalidArgument(
+                f"{what} is on {mesh}, whose ranks do not ascend: torch takes them in their order"
+            )
         dim = _dim(placements[number])
         size = lengths[dim]
         chunk = -(-size // mesh.size(number))

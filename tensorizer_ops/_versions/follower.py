@@ -6,8 +6,9 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,7 +107,6 @@ class Follower:
         self._is_trusting = "trust" in self._place.loads
         # Of what the target is; None: unknown.
         self._digest = self._digest_of_file(not self._is_trusting) if self._is_file else None
-        self._was_there = self._digest is not None  # when this began
         # Whether the target, which a change has begun, may be no version that was returned.
         self._is_between = False
         self._failure: errors.Error | None = None  # of the last change
@@ -235,6 +235,10 @@ class Follower:
         deltas, whole = self._ways(entries, self._digest)
         if deltas is not None:
             try:
+                if self._is_file and self._reached is None and len(deltas) > 1:
+                    # Nobody has signed what the list says that the file is.
+                    self._go_beside(deltas, partial(self._apply, base=self._target))
+                    return
                 for entry in deltas:
                     self._apply(entry, self._target)
                 if not deltas and self._is_trusting:
@@ -247,31 +251,29 @@ class Follower:
                 logger.warning("%s: all of the model is loaded", str(error))
         if not whole:
             raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
-        if self._may_be_older(whole[0]):
-            if self._is_file and len(whole) > 1:
-                self._go_beside(whole)
-                return
-            if not self._is_file and self._is_trusting:
-                self._go_by_file(whole)
-                return
+        if self._is_file and len(whole) > 1:
+            self._go_beside(whole, self._load)
+            return
+        is_newer = self._reached is None or whole[0].number > self._reached.number
+        if not (self._is_file or is_newer) and self._is_trusting:
+            self._go_by_file(whole)
+            return
         self._load(whole[0], self._target)
         for entry in whole[1:]:
             self._apply(entry, self._target)
 
-    def _may_be_older(self, entry: Entry) -> bool:
-        """Return whether a version may be older than what the target is, or as old."""
-        if self._reached is None:
-            return self._was_there  # as some version, whatever a list says, which nobody signs
-        return entry.number <= self._reached.number
-
-    def _go_beside(self, entries: list[Entry]) -> None:
-        """Make the newest version in another file: the first one may be older than the target."""
+    def _go_beside(self, entries: list[Entry], begin: Callable[..., None]) -> None:
+        """Make the newest version in another file: the others may be older than the target."""
         path = local_path(self._target)
-        folder = os.path.dirname(os.path.realpath(path)) if path and os.path.isfile(path) else None
+        folder = None
+        if path:
+            there = os.path.realpath(path) if os.path.isfile(path) else os.path.abspath(path)
+            folder = os.path.dirname(there)
+            os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".follow-", dir=folder) as made:
             # Its name may say what the format is.
             file = os.path.join(made, os.path.basename(os.fsdecode(self._target)))
-            self._load(entries[0], file)
+            begin(entries[0], target=file)
             for entry in entries[1:-1]:
                 self._apply(entry, file)
             self._apply(entries[-1], file, self._target)

@@ -128,6 +128,8 @@ bool HttpConnection::is_at_home() const {
 // taken from ~/.netrc. Other schemes, which are signatures, name headers that messages need.
 Secrets HttpConnection::sent_secrets() const {
   Secrets secrets = request_.secrets;
+  secrets.insert(secrets.end(), request_.secrets_of_server.begin(),
+                 request_.secrets_of_server.end());
   std::string_view heads = sent_heads_;
   while (!heads.empty()) {
     const std::size_t end = std::min(heads.find('\n'), heads.size() - 1) + 1;
@@ -162,7 +164,7 @@ std::optional<ConnectionFailure> HttpConnection::follow() {
   }
   if (is_at_home()) home_answer_ = answer_;
   request_.url = *url;
-  add_url_secrets(request_.secrets, *url);
+  add_url_secrets(request_.secrets_of_server, *url);
   start();
   return {};
 }

@@ -51,6 +51,8 @@ struct HttpRequest {
   std::string home;
   // Must not be quoted from a response.
   Secrets secrets;
+  // The same, but chosen by a server, in a redirect.
+  Secrets secrets_of_server{};
   HttpBody* body = nullptr;
   // The identifier of the credentials that it is signed with, for HttpEndpoint::learn(); or empty.
   std::string shown;

@@ -59,6 +59,8 @@ HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, Http
   client_.endpoint().complete(request, cancel);
   if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
   add_proxy_secrets(request.secrets);
+  // Not what a server chooses: it could choose so many that others are forgotten.
+  strike_everywhere(request.secrets);
   client_.remember(request.secrets);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
   client_.remember(outcome.secrets);
