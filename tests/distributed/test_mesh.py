@@ -110,6 +110,28 @@ def test_a_mesh_of_two_dimensions(tmp_path: Path, path: Path) -> None:
     run(tmp_path, TWO_DIMENSIONS, path)
 
 
+TURNED = """
+from torch.distributed.device_mesh import DeviceMesh
+
+mesh = DeviceMesh("cpu", [1, 0])
+own = distribute_tensor(full["odd"], mesh, [Shard(0)])
+for use in (
+    lambda: distributed.load(given[0], mesh, {"odd": Shard(0)}),
+    lambda: tensorizer_ops.attest({"odd": own}, given[0]),
+):
+    try:
+        use()
+    except ValueError as error:
+        assert "whose ranks do not ascend" in str(error), error
+    else:
+        raise AssertionError("torch would give the shards to others")
+"""
+
+
+def test_a_mesh_whose_ranks_do_not_ascend(tmp_path: Path, path: Path) -> None:
+    run(tmp_path, TURNED, path, count=2)
+
+
 # What torch does with a module is done with the file: by the same plan, and by the module.
 STYLES = """
 class Attention(torch.nn.Module):
