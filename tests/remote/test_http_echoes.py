@@ -248,6 +248,31 @@ def test_errors_that_repeat_what_was_sent_for_another_file() -> None:
             assert "sesame" not in str(error.value)
 
 
+def test_secrets_that_a_server_makes_a_process_forget() -> None:
+    """By parameters of its redirects, of which it can choose thousands."""
+
+    def answer(asked: Asked) -> None:
+        if asked.path.startswith("/flood"):
+            number = len(server.asked)
+            query = "&".join(f"p{i}=parameter{number}-{i}%2B" for i in range(90))
+            asked.say("302 Found", Location=f"/flood?{query}")
+        elif "?" in asked.path:
+            asked.say("404 Not Found")
+        else:
+            asked.say("302 Found", Location=f"http://{LONG}.invalid/x")
+
+    with scripted(answer) as server:
+        options = {"connect_timeout": "1", "retries": "0"}
+        with pytest.raises(FileNotFoundError):
+            ops.load(server.url(f"m?signature={LONG}"), options=options)
+        for _ in range(12):
+            with pytest.raises(ConnectionError, match="redirects"):
+                ops.load(server.url("flood"), options=options)
+        with pytest.raises((ConnectionError, TimeoutError)) as error:
+            ops.load(server.url("m"), options=options)
+        assert "sesame" not in str(error.value)
+
+
 def lists_that_repeat(secret: str) -> dict[str, tuple[str, str]]:
     """Return files that Python reads, by the name of a case: their names, and what is in them."""
     version = {"number": 1, "step": 1, "digest": "v2:" + "0" * 64, "delta": None, "delta_size": 0}

@@ -28,6 +28,7 @@ from support.signer import Signer
 from tensorizer_ops import _core, checkpoint, errors, trust
 from tensorizer_ops._base.folder import Folder
 from tensorizer_ops._base.signed_folder import refuse_changed
+from tensorizer_ops._cli.main import main
 from tensorizer_ops._dcp import hugging_face
 from tensorizer_ops._front import serving
 from tensorizer_ops._hf import downloads, hashing
@@ -932,6 +933,29 @@ def test_files_of_ranks_are_of_one_model(tmp_path: Path, signer: Signer, taken: 
         own_bundle(tmp_path / "new", names[1], of=tmp_path / "old")
     with pytest.raises(FileNotFoundError if taken == "one" else errors.HashMismatch):
         reader.read_metadata()
+
+
+@pytest.mark.parametrize("use", ["reader", "server", "command"])
+def test_a_signed_folder_that_is_away_for_a_moment(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch, use: str
+) -> None:
+    """It is no file then, in whose place a part of it would be loaded when it is back."""
+    place = tmp_path / "m"
+    for name in ("model", "old"):
+        tensorizer_ops.save(place / f"{name}.safetensors", {"x": torch.ones(3)})
+    tensorizer_ops.sign(place, key=signer.private)
+    (place / "model.safetensors").unlink()
+    is_folder = os.path.isdir
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != str(place) and is_folder(path))
+    if use == "command":
+        assert main(["verify", "-o", f"trust={signer.options['trust']}", str(place)]) != 0
+        return
+    with pytest.raises((errors.NotFound, errors.Crypto)):
+        if use == "reader":
+            checkpoint.HuggingFaceStorageReader(place, options=signer.options).read_metadata()
+        else:
+            found, options = serving.files_of(str(place), signer.options)
+            list(tensorizer_ops.Reader(found[0], options=options))
 
 
 @pytest.mark.parametrize("kind", ["model", "files of ranks"])
