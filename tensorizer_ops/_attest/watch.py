@@ -38,6 +38,7 @@ _aten = torch.ops.aten
 # Methods that write to tensors by no operation.
 _MAPS = ("apply_", "map_", "map2_")
 _COMPARED = "compared by load_weights="
+_NOT_OF_FILE = "what the loader copies to it is not made of the file alone"
 
 
 class Watch(TorchDispatchMode):
@@ -287,7 +288,7 @@ class Watch(TorchDispatchMode):
         if func is _aten.copy_.default:
             why = why or why_coarse(target.dtype, [given[0].dtype])
         if why and name not in self._unlisted:
-            self.attestation.not_compared[name] = why
+            self._leave_out(watched, target, why)
             return
         for tensor in tensors_in(given):
             owners = self._owners.of(tensor)
@@ -296,15 +297,18 @@ class Watch(TorchDispatchMode):
             )
             if watched in owners or not is_known:
                 if name not in self._unlisted:
-                    self.attestation.not_compared[name] = (
-                        "what the loader copies to it is not made of the file alone"
-                    )
+                    self._leave_out(watched, target, _NOT_OF_FILE)
                     return
                 watched.sources.add(name)
             for each in owners:
                 watched.sources.add(each.names[0])
                 each.settle()
         watched.write(self._write(func, target, *given))
+
+    def _leave_out(self, watched: Watched, target: torch.Tensor, why: str) -> None:
+        """Compare neither what is written to a part, nor what it replaces."""
+        self.attestation.not_compared[watched.names[0]] = why
+        watched.forget(target)
 
     def _write(self, func: Any, target: torch.Tensor, *given: Any) -> Write:
         """Begin to compare what an operation would write."""

@@ -42,6 +42,10 @@ class Watched(NamedTuple):
         self.writes[-1].pop(layout, None)
         self.writes[-1][layout] = made
 
+    def forget(self, part: torch.Tensor) -> None:
+        """Leave out what is written to a part, because something else replaces it."""
+        self.writes[-1].pop(Layout.of(part), None)
+
     def settle(self) -> None:
         """Let later writes leave what has been written as it is, because something reads it."""
         if self.writes[-1]:

@@ -671,6 +671,21 @@ def test_ties_in_parts_of_the_file_that_the_model_has_not(
     assert found.compared == ["embed.weight"]
 
 
+def test_what_is_replaced_by_what_cannot_be_compared(tmp_path: Path) -> None:
+    """Such as the raw values that a loader then computes with in place."""
+    stored = torch.rand(8)
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
+    model = torch.nn.Module()
+    model.register_buffer("a", -torch.exp(stored))
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        model.a.copy_(of_file(weights))
+        model.a.copy_(-torch.exp(model.a))
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert list(found.not_compared) == ["a"] and not found.different and not found.compared
+
+
 def test_a_weight_whose_elements_are_in_the_same_memory(tmp_path: Path) -> None:
     """Such as one expert in the place of all: what is written last is that of each."""
     tensorizer_ops.save(tmp_path / "m.tensors", {"a": torch.randn(4, 8)})
