@@ -186,6 +186,16 @@ def full_of(value: float) -> dict[str, torch.Tensor]:
     return {"w": torch.full((300_000,), value)}
 
 
+def published(place: Path, signer: Signer, count: int) -> list[dict[str, Any]]:
+    """Publish versions, each in whole and as a delta, and return how they are listed."""
+    entries = []
+    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
+        for value in range(1, count + 1):
+            publisher.publish(full_of(value), step=value)
+            entries.append(list_of(place)["versions"][-1])
+    return entries
+
+
 @pytest.mark.parametrize("values", [(1, 2, 3), (1, 2, 1)])
 @pytest.mark.parametrize("change", ["another digest", "no delta", "both"])
 def test_no_older_version_on_the_way_to_a_newer_one(
@@ -243,12 +253,7 @@ def test_a_way_that_ends_behind_deltas(
     place: Path, signer: Signer, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What deltas have reached is not replaced by an older version, which may lead no further."""
-    entries = []
-    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
-        for value in (1, 2, 3, 4):
-            publisher.publish(full_of(value), step=value)
-            entries.append(list_of(place)["versions"][-1])
-    first, second, third, fourth = entries
+    first, second, third, fourth = published(place, signer, 4)
     forge(place, [first])
     versions = follow(place, held, interval=0.01, patience=0.1, options=signer.options)
     assert next(versions).number == 1
@@ -291,12 +296,7 @@ def test_a_follower_that_begins_and_a_delta_that_fails(
 ) -> None:
     target = tmp_path / "copy.tensors"
     options = signer.options if is_trusting else None
-    entries = []
-    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
-        for value in (1, 2, 3, 4):
-            publisher.publish(full_of(value), step=value)
-            entries.append(list_of(place)["versions"][-1])
-    first, second, third, fourth = entries
+    first, second, third, fourth = published(place, signer, 4)
     forge(place, [second | {"delta": None}, third])
     assert [each.number for each in follow(place, target, patience=0, options=options)] == [3]
     forge(place, [first, *({**each, "whole": None} for each in (second, third, fourth))])
@@ -312,12 +312,7 @@ def test_a_file_that_another_follower_has_brought_on(
     place: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     target = tmp_path / "copy.tensors"
-    entries = []
-    with Publisher(place, sign=signer.private, whole_every=1, grace=600) as publisher:
-        for value in (1, 2, 3, 4, 5):
-            publisher.publish(full_of(value), step=value)
-            entries.append(list_of(place)["versions"][-1])
-    one, two, three, four, five = entries
+    one, two, three, four, five = published(place, signer, 5)
     versions = follow(place, target, interval=0.01, patience=0.1, options=signer.options)
     if not is_new:
         forge(place, [one])
