@@ -51,7 +51,7 @@ class Node:
 
     Args:
         uri: the place of the versions.
-        folder: a folder of this machine with room for three models; in ``/dev/shm`` they are in
+        folder: a folder of this machine with room for four models; in ``/dev/shm`` they are in
             memory.
         options: as for :func:`follow`.
         interval: as for :func:`follow`.
