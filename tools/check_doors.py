@@ -72,7 +72,7 @@ WORLD = Door(
     "is not in the hands of a test: use base/world.h",
 )
 
-# What a file or a server says may be a secret that was sent to it.
+# A server may repeat a secret that was sent to it, also in a file.
 QUOTES = Door(
     re.compile(r"!r:\."),
     {".py"},

@@ -221,13 +221,17 @@ class Watch(TorchDispatchMode):
             return args[0]
         for watched in changed:
             self._tell_change(watched, func)
-        return self._run_on_copies(func, args, kwargs, written)
+        return self._run_on_copies(func, args, kwargs, written, reached)
 
     def _run_on_copies(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[torch.Tensor]
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        written: list[torch.Tensor],
+        reached: list[torch.Tensor],
     ) -> Any:
         """Run an operation that may also write to other tensors, or return some."""
-        reached = _reached(func, written, kwargs)
         copies = {
             id(each): each.detach().clone()
             for each, memory in zip(written, reached, strict=True)

@@ -236,7 +236,7 @@ class Follower:
         if deltas is not None:
             try:
                 if self._is_file and self._reached is None and len(deltas) > 1:
-                    # Nobody has signed what the list says that the file is.
+                    # Which version the file is, only the list says, and nobody has signed that.
                     self._go_beside(deltas, partial(self._apply, base=self._target))
                     return
                 for entry in deltas:
