@@ -166,6 +166,16 @@ bool stands_alone(std::string_view text, std::size_t begin, std::size_t size) {
          (begin + size == text.size() || !is_word(text[begin + size]));
 }
 
+// Adds the spellings of secrets in URLs.
+void add_escaped_secrets(Secrets& secrets) {
+  for (std::size_t i = 0, count = secrets.size(); i < count; ++i) {
+    for (const bool is_in_path : {true, false}) {
+      std::string escaped = escape_uri(secrets[i], is_in_path);
+      if (escaped != secrets[i]) secrets.push_back(std::move(escaped));
+    }
+  }
+}
+
 }  // namespace
 
 bool names_secret(std::string_view value) { return parse_secret_reference(value).has_value(); }
@@ -277,15 +287,6 @@ void add_proxy_secrets(Secrets& secrets) {
     const std::string proxy = environment(name);
     if (proxy.empty()) continue;
     add_url_secrets(secrets, proxy.find("://") == proxy.npos ? "http://" + proxy : proxy);
-  }
-}
-
-void add_escaped_secrets(Secrets& secrets) {
-  for (std::size_t i = 0, count = secrets.size(); i < count; ++i) {
-    for (const bool is_in_path : {true, false}) {
-      std::string escaped = escape_uri(secrets[i], is_in_path);
-      if (escaped != secrets[i]) secrets.push_back(std::move(escaped));
-    }
   }
 }
 
