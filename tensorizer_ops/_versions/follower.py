@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from tensorizer_ops import _core, errors
 from tensorizer_ops._base.arguments import checked
+from tensorizer_ops._base.folder import raise_own
 from tensorizer_ops._base.option_uses import for_loads, for_saves
 from tensorizer_ops._base.options import Options, SecretOptions, as_text
 from tensorizer_ops._base.targets import Target, local_path, to_uri
@@ -61,7 +64,7 @@ def follow(
         uri: the place, as for :class:`Publisher`.
         target: a file, which need not exist; a module; or a dict of tensors, which gets them from
             the first version if it is empty. A file that is a version already is brought on from
-            there. Tensors keep their memory.
+            there, and has one follower. Tensors keep their memory.
         interval: how many seconds to wait before the list of versions, a small file, is read again.
         patience: ends after so many seconds without a new version; never if omitted.
         stop: ends soon after this is set, by another thread; a version that has begun comes first.
@@ -235,9 +238,9 @@ class Follower:
         deltas, whole = self._ways(entries, self._digest)
         if deltas is not None:
             try:
-                if self._is_file and self._reached is None and len(deltas) > 1:
+                if self._is_file and len(deltas) > 1:
                     # Which version the file is, only the list says, and nobody has signed that.
-                    self._go_beside(deltas, partial(self._apply, base=self._target))
+                    self._go_beside(deltas, partial(self._apply, deltas[0], self._target))
                     return
                 for entry in deltas:
                     self._apply(entry, self._target)
@@ -252,7 +255,7 @@ class Follower:
         if not whole:
             raise errors.InvalidFormat(f"no way leads to the newest version in {self._place.label}")
         if self._is_file and len(whole) > 1:
-            self._go_beside(whole, self._load)
+            self._go_beside(whole, partial(self._load, whole[0]))
             return
         is_newer = self._reached is None or whole[0].number > self._reached.number
         if not (self._is_file or is_newer) and self._is_trusting:
@@ -262,21 +265,10 @@ class Follower:
         for entry in whole[1:]:
             self._apply(entry, self._target)
 
-    def _go_beside(self, entries: list[Entry], begin: Callable[..., None]) -> None:
+    def _go_beside(self, entries: list[Entry], begin: Callable[[str], None]) -> None:
         """Make the newest version in another file: the others may be older than the target."""
-        path = local_path(self._target)
-        folder = None
-        if path:
-            there = os.path.realpath(path) if os.path.isfile(path) else os.path.abspath(path)
-            folder = os.path.dirname(there)
-            os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".follow-", dir=folder) as made:
-            # Its name may say what the format is.
-            file = os.path.join(made, os.path.basename(os.fsdecode(self._target)))
-            begin(entries[0], target=file)
-            for entry in entries[1:-1]:
-                self._apply(entry, file)
-            self._apply(entries[-1], file, self._target)
+        with self._unnamed(entries[:-1], begin) as file:
+            self._apply(entries[-1], _path_of(file), self._target)
 
     def _go_by_file(self, entries: list[Entry]) -> None:
         """Make the newest version in a file, and only then change what is in memory.
@@ -284,15 +276,35 @@ class Follower:
         The first one may be older than that, and may not lead on: nobody has signed the list.
         """
         uri, options = self._given
-        with tempfile.TemporaryDirectory(prefix=".follow-") as made:
-            file = os.path.join(made, "model.tensors")
-            maker = Follower(uri, file, self._threads, options, self._place.encryption())
-            maker._load(entries[0], file)
-            for entry in entries[1:]:
-                maker._apply(entry, file)
-            pinned = SecretOptions({**maker._target_loads, "digest": entries[-1].digest})
-            with self._changing(entries[-1], self._target):
-                load_into(self._target, file, threads=self._threads, options=pinned)
+        target = _new_name(tempfile.gettempdir(), ".tensors")
+        maker = Follower(uri, target, self._threads, options, self._place.encryption())
+        pinned = SecretOptions({**maker._target_loads, "digest": entries[-1].digest})
+        with (
+            maker._unnamed(entries, partial(maker._load, entries[0])) as file,
+            self._changing(entries[-1], self._target),
+        ):
+            load_into(self._target, _path_of(file), threads=self._threads, options=pinned)
+
+    def _unnamed(self, entries: list[Entry], begin: Callable[[str], None]) -> BinaryIO:
+        """Make versions, one after another, and return the last one, as a file without a name.
+
+        So nobody can put another in its place, and nothing is left of it, whatever happens.
+        """
+        path = local_path(self._target)
+        folder = tempfile.gettempdir()
+        if path:
+            there = os.path.realpath(path) if os.path.isfile(path) else os.path.abspath(path)
+            folder = os.path.dirname(there)
+            os.makedirs(folder, exist_ok=True)
+        is_safetensors = ".safetensors" in os.path.basename(path or to_uri(self._target)).lower()
+        ending = ".safetensors" if is_safetensors else ".tensors"
+        file = _made(_new_name(folder, ending), begin)
+        for entry in entries[1:]:
+            with file as before:
+                file = _made(
+                    _new_name(folder, ending), partial(self._apply, entry, _path_of(before))
+                )
+        return file
 
     def _ways(
         self, entries: list[Entry], digest: str | None
@@ -402,3 +414,28 @@ class Follower:
         yield
         self._digest, self._reached = entry.digest, entry.version
         self._is_between = entry.version != self._version
+
+
+def _new_name(folder: str, ending: str) -> str:
+    return os.path.join(folder, f".follow-{secrets.token_hex(8)}{ending}")
+
+
+def _path_of(file: BinaryIO) -> str:
+    return f"/proc/self/fd/{file.fileno()}"
+
+
+def _made(path: str, make: Callable[[str], None]) -> BinaryIO:
+    """Return the file that ``make`` writes at a path, which then names it no more."""
+    make(path)
+    try:
+        # Others may have put something in its place: an older file, a link, a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+        raise errors.InvalidFormat(f"{path!r} is not the file that was written: it was replaced")
+    except OSError as error:
+        raise_own(error)
+    finally:
+        with suppress(OSError):
+            os.unlink(path)

@@ -252,7 +252,10 @@ def test_a_list_older_than_what_was_reached(
 def test_a_way_that_ends_behind_deltas(
     place: Path, signer: Signer, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What deltas have reached is not replaced by an older version, which may lead no further."""
+    """What deltas have reached is not replaced by an older version, which may lead no further.
+
+    A file only has what was newest.
+    """
     first, second, third, fourth = published(place, signer, 4)
     forge(place, [first])
     versions = follow(place, held, interval=0.01, patience=0.1, options=signer.options)
@@ -269,8 +272,31 @@ def test_a_way_that_ends_behind_deltas(
     monkeypatch.setattr(follower_module.Follower, "_load", then_damaged)
     with pytest.raises(errors.HashMismatch, match="00000003"):
         list(versions)
-    assert loaded == [(2, 3)]
-    assert has(held) == 3
+    reached = 3 if isinstance(held, dict) else 1
+    assert loaded == [(2, reached)]
+    assert has(held) == reached
+
+
+def test_what_is_between_versions_has_no_name(
+    place: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So others cannot exchange it, and a process that is killed leaves nothing."""
+    target = tmp_path / "served" / "copy.tensors"
+    first, *others = published(place, signer, 4)
+    forge(place, [first])
+    versions = follow(place, target, interval=0.01, patience=0.1, options=signer.options)
+    assert next(versions).number == 1
+    forge(place, [first, *(each | {"whole": None} for each in others)])
+    seen, apply = [], follower_module.Follower._apply
+
+    def then_listed(self: Any, entry: Any, base: Any, target: Any = None) -> None:
+        seen.append(os.listdir(tmp_path / "served"))
+        apply(self, entry, base, target)
+
+    monkeypatch.setattr(follower_module.Follower, "_apply", then_listed)
+    assert [each.number for each in versions] == [4]
+    assert seen == [["copy.tensors"]] * 3
+    assert has(target) == 4
 
 
 def test_a_follower_that_begins_and_a_list_with_wrong_digests(
