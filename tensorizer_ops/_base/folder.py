@@ -238,7 +238,11 @@ class Folder:
         if path is None or self.path is None:
             return path is None and self.path is None
         signed = os.path.dirname(path) or "."
-        above = Path(os.path.realpath(self.path)).parents
+        # The folder may be a link to one elsewhere, and have become that meanwhile.
+        above = (
+            *Path(os.path.realpath(self.path)).parents,
+            *Path(os.path.abspath(self.path)).parents,
+        )
         return os.path.isdir(signed) and any(os.path.samefile(each, signed) for each in above)
 
     def listed(self, prefix: str, names: Iterable[str]) -> list[str]:
@@ -394,11 +398,10 @@ def of_file(uri: str, loads: Mapping[str, str]) -> SecretOptions:
 
     If it is gone when it is loaded, a folder of its name has no bundle of its own.
     """
-    path = local_path(uri)
     found = SecretOptions(loads)
     if not {"signature", "signed_folder"} & found.keys() and not has_no_folders(uri):
-        above, _, _ = _core.split_query(uri)[0].rstrip("/").rpartition("/")
-        found["signed_folder"] = above if path is None else os.path.dirname(os.path.abspath(path))
+        above, _, _ = _core.signed_path(to_uri(uri)).rpartition("/")
+        found["signed_folder"] = to_uri(above)
     return found
 
 

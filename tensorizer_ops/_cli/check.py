@@ -71,7 +71,10 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
         if folder.path is not None and not os.path.isdir(folder.path):
             return [_file(uri, given, of_file(uri, options))] if "trust" in options else []
         found = checks_of(uri, options, given.verify, given.threads or 0)
-        is_signed = "trust" in options and ("signature" in options or folder.has(BUNDLE))
+        # On this machine, the bundle of a folder may be away for a moment.
+        is_signed = "trust" in options and (
+            "signature" in options or folder.has(BUNDLE) or (folder.path is not None and not found)
+        )
         if "trust" in options and (found or folder.path is not None):
             _core.refuse_name_of_file(uri)
     except (errors.NotFound, errors.InvalidArgument) as error:

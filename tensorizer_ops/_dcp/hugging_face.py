@@ -264,7 +264,7 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
 
 def _files_of_ranks(folder: Folder) -> list[str]:
     """Return the files of torch's writer in a folder, if it has not merged them."""
-    if folder.path is None or (folder.policy is None and not os.path.isdir(folder.path)):
+    if folder.path is None or not os.path.isdir(folder.path):
         return []
     if folder.policy is not None:  # whatever was taken away
         files = folder.signed_weights()

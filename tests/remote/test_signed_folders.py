@@ -389,6 +389,10 @@ def read_with_server(place: Path | str, signer: Signer) -> None:
     list(serving.weights(serving.Settings(settings), "its config"))
 
 
+def read_with_command(place: Path | str, signer: Signer) -> None:
+    assert main(["verify", "-o", f"trust={signer.options['trust']}", str(place)]) == 0
+
+
 @pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
 def test_a_folder_gives_no_other_model(
     tmp_path: Path, signer: Signer, web: Web, read: Callable[[Path | str, Signer], None]
@@ -544,6 +548,49 @@ def test_a_bundle_of_a_folder_above_that_is_spelled_otherwise(
         trust.verify(inner, policy=signer.options["trust"], signature=bundle)
     with pytest.raises(errors.Crypto, match="may be that of a folder above: spell both"):
         tensorizer_ops.sign(inner, key=signer.private, signature=bundle)
+
+
+def test_a_folder_that_became_a_link_to_the_one_above(tmp_path: Path, signer: Signer) -> None:
+    signed = tmp_path / "signed"
+    tensorizer_ops.save(signed / "model.safetensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(signed, key=signer.private)
+    shutil.copytree(signed, tmp_path / "copy")
+    (tmp_path / "link").symlink_to("signed")
+    (signed / "sub").symlink_to("../copy")
+    options = signer.options | {"signature": str(tmp_path / "link" / "model.sig")}
+    with pytest.raises(errors.Crypto, match="may be that of a folder above: spell both"):
+        checkpoint.HuggingFaceStorageReader(signed / "sub", options=options).read_metadata()
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server, read_with_command])
+@pytest.mark.parametrize("place", ["m", "m\udcff"])
+@pytest.mark.parametrize(
+    "file", ["WHERE/PLACE/weights", "../PLACE/weights", "../PLACE/x.safetensors"]
+)
+def test_the_spelling_of_a_signed_file(
+    tmp_path: Path,
+    signer: Signer,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Path | str, Signer], None],
+    place: str,
+    file: str,
+) -> None:
+    for name in ("weights", "x.safetensors"):
+        options = {"format": "safetensors"}
+        tensorizer_ops.save(tmp_path / "signed" / name, {"w": torch.ones(3)}, options=options)
+    tensorizer_ops.sign(tmp_path / "signed", key=signer.private)
+    (tmp_path / "signed").rename(tmp_path / place)
+    monkeypatch.chdir(tmp_path / place)
+    read(file.replace("WHERE", str(tmp_path)).replace("PLACE", place), signer)
+
+
+def test_a_command_does_not_take_a_file_for_a_signed_folder(tmp_path: Path, signer: Signer) -> None:
+    """Its bundle may be away for a moment, and another file may be changed."""
+    tensorizer_ops.save(tmp_path / "model.safetensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path, key=signer.private)
+    (tmp_path / "model.sig").rename(tmp_path / "model.safetensors.sig")
+    (tmp_path / "modeling.py").touch()
+    assert main(["verify", "-o", f"trust={signer.options['trust']}", str(tmp_path)]) != 0
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode])
