@@ -135,7 +135,7 @@ def _blocks_that_differ(
     rows = max(_BLOCK // max(row * own.itemsize, 1), 1)
     for begin in range(0, len(own), rows):
         one, other = (
-            as_bytes(tensor[begin : begin + rows].to(own.dtype).to(device))
+            as_bytes(tensor[begin : begin + rows].to(own.dtype)).to(device)
             for tensor in (expected, own)
         )
         if not _are_equal(one, other):
@@ -183,7 +183,7 @@ class Compared(Stored):
             has_part = self._has_parts or index == self.everything
             begin = self._begin_of_rows(index) if has_part else None
             if expected is None and begin is not None and own.dtype == self.dtype:
-                return self._difference_of_rows(begin, own.contiguous().view(-1))
+                return self._difference_of_rows(begin, as_bytes(own).view(own.dtype))
             if expected is None:
                 expected = self.load(index, own.device)
             return difference(expected, own)

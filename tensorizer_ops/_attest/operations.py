@@ -25,6 +25,7 @@ _BOUNDED = frozenset(
     [
         *("alias", "cat", "clone", "constant_pad_nd", "copy", "dequantize", "detach"),
         *("empty", "empty_like", "empty_strided", "expand_copy", "flip", "gather", "index"),
+        *("floor_divide", "block_diag"),
         *("index_copy", "index_fill", "index_put", "index_select", "lift_fresh", "lift_fresh_copy"),
         *("masked_fill", "masked_scatter", "masked_select", "new_empty", "new_empty_strided"),
         *("new_full", "new_ones", "new_zeros", "ones_like", "zeros_like", "full_like"),

@@ -159,7 +159,8 @@ def copyable(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of the elements in row-major order: a view, or of a copy if need be."""
-    tensor = tensor.contiguous()
+    if not tensor.is_contiguous():
+        tensor = copyable(tensor).contiguous()  # a copy of bool has only 0 and 1
     # A contiguous tensor of one element may have any stride, and is viewed as bytes only with 1.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 

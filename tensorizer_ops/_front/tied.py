@@ -23,8 +23,8 @@ class Tied:
     """Looks at weights for a model that ties some of its own, such as its head to the embeddings.
 
     If there are two that differ, the model drops one, or writes one over the other. They may have
-    other names than in the model, but must end as these do: with the last two parts, or more if
-    others end so, too.
+    other names than in the model, but must end as these do: with all parts, or the last two, or
+    more if others end so, too.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -97,7 +97,8 @@ class Tied:
             known = {self._tensors[name]}
             end = name
         else:
-            end = next((each for each in _ends(name) if each in self._ends), "")
+            ends = (*_ends(name), name.rpartition(".")[2])
+            end = next((each for each in ends if each in self._ends), "")
             known = self._ends.get(end, set())
         if len(known) == 1 and known <= self._tied:
             return end, next(iter(known))

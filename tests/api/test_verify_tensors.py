@@ -13,7 +13,7 @@ import tensorizer_ops
 from support.odd_tensors import Named, Scaled
 from support.samples import zoo
 from support.signer import Signer
-from tensorizer_ops import Hashes, errors, verify_tensors
+from tensorizer_ops import Hashes, attest, errors, verify_tensors
 
 SAVES = [
     *(("m.tensors", hashes) for hashes in get_args(Hashes) if hashes != "none"),
@@ -44,6 +44,18 @@ def test_every_bit_counts(tmp_path: Path, name: str, hashes: str) -> None:
             with pytest.raises(errors.HashMismatch, match=f"'{wrong}'.*hat was saved$") as caught:
                 verify_tensors(tmp_path / name, bad, verify=verify)
             assert str(caught.value).count("\n") == 1
+
+
+def test_bits_of_bool_that_is_not_contiguous(tmp_path: Path) -> None:
+    """Of which torch copies only 0 and 1."""
+    mask = torch.randint(2, (20, 30)).bool()
+    tensorizer_ops.save(tmp_path / "m.tensors", {"mask": mask})
+    own = mask.t().contiguous().t()
+    verify_tensors(tmp_path / "m.tensors", {"mask": own})
+    own.view(torch.uint8)[3, 4] ^= 2
+    with pytest.raises(errors.HashMismatch, match="'mask'"):
+        verify_tensors(tmp_path / "m.tensors", {"mask": own})
+    assert list(attest({"mask": own}, tmp_path / "m.tensors").different) == ["mask"]
 
 
 def test_all_places_are_named(tmp_path: Path) -> None:

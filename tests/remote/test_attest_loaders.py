@@ -614,6 +614,23 @@ def test_two_tensors_of_the_file_in_one_place(tmp_path: Path, load: Any) -> None
     assert "the file has another than 'head', with which it is tied" in found.different.values()
 
 
+def test_parameters_of_the_root_that_the_model_ties(tmp_path: Path) -> None:
+    """Their names are only one part of those in the file."""
+    model = torch.nn.ParameterDict({"embed": torch.zeros(8)})
+    model["head"] = model["embed"]
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            model[name.removeprefix("model.")].data.copy_(weight)
+
+    for head, is_equal in ((torch.zeros(8), True), (torch.ones(8), False)):
+        tensorizer_ops.save(
+            tmp_path / "m.tensors", {"model.head": head, "model.embed": torch.zeros(8)}
+        )
+        found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+        assert found.equal == is_equal
+
+
 @pytest.mark.parametrize("prefix", ["", "model."])
 def test_layers_that_the_model_ties(tmp_path: Path, prefix: str) -> None:
     """Many names end alike, and the loader knows them without a prefix."""
@@ -705,6 +722,7 @@ def test_a_weight_whose_elements_are_in_the_same_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make, is_known",
     [
+        (lambda given: given[:, torch.arange(8) // 4], True),
         (lambda given: given.median(1).values, True),
         (lambda given: given[:1].expand(8, 8).median(1).values, False),
         (lambda given: resized(given.view(1, 1, 64, 1)), True),

@@ -46,8 +46,9 @@ void make_zero(const at::Tensor& tensor) {
 
 Elements::Elements(const at::Tensor& tensor, c10::ScalarType stored) {
   const at::NoGradGuard no_grad;
-  tensor_ = as_plain(tensor.detach());
-  stored_ = stored == tensor.scalar_type() ? tensor_.scalar_type() : stored;
+  const bool is_cast = stored != tensor.scalar_type();
+  tensor_ = is_cast ? tensor.detach() : as_plain(tensor.detach());
+  stored_ = is_cast ? stored : tensor_.scalar_type();
   if (stored_ == tensor_.scalar_type() && tensor_.is_contiguous() && !tensor_.is_conj() &&
       !tensor_.is_neg()) {
     bytes_ = contiguous_bytes(tensor_);

@@ -311,6 +311,7 @@ at::Tensor as_plain(const at::Tensor& tensor) {
     case c10::ScalarType::Bits2x4:
     case c10::ScalarType::Bits4x2:
     case c10::ScalarType::Bits8:
+    case c10::ScalarType::Bool:
       return tensor.view(c10::ScalarType::Byte);
     case c10::ScalarType::Bits16:
       return tensor.view(c10::ScalarType::Short);

@@ -134,8 +134,8 @@ std::uint64_t byte_size(at::IntArrayRef shape, c10::ScalarType type);
 // one element, whatever it is, and then finds no bytes.)
 at::Tensor contiguous_bytes(const at::Tensor& tensor);
 
-// Returns a view of a dtype that has kernels: dtypes without (bits, sub-byte integers) are copied
-// and filled as the bytes of their elements.
+// Returns a view of a dtype whose copies have the same bits: dtypes without kernels (bits, sub-byte
+// integers), and bool, of which torch copies only 0 and 1, are copied and filled as bytes.
 at::Tensor as_plain(const at::Tensor& tensor);
 
 // Returns the bytes of a tensor's elements in row-major order, on its device: without a copy if it
