@@ -4,14 +4,14 @@
 #include <cstring>
 #include <utility>
 
-#include "base/struck.h"
+#include "base/redaction.h"
 #include "base/utf8.h"
 
 namespace tensorizer {
 
 namespace {
 
-thread_local const Redactor* quotes_redactor = nullptr;
+bool is_inside_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
 }  // namespace
 
@@ -86,27 +86,19 @@ Error system_error(int system_errno, const std::string& doing, const std::string
                system_errno, path);
 }
 
-RedactedQuotes::RedactedQuotes(const Redactor* redactor) noexcept
-    : before_(std::exchange(quotes_redactor, redactor)) {}
-
-RedactedQuotes::~RedactedQuotes() { quotes_redactor = before_; }
-
-const Redactor* RedactedQuotes::redactor() noexcept { return quotes_redactor; }
-
 std::string quote(std::string_view given, std::size_t limit) {
   static constexpr char kHex[] = "0123456789abcdef";
-  // A secret that is longer than this is cut elsewhere.
-  given = given.substr(0, limit + (64 << 10));
-  const std::string text = struck(quotes_redactor ? quotes_redactor->redacted(given) : given);
+  for (int i = 0; i < 3 && limit < given.size() && is_inside_character(given[limit]); ++i) ++limit;
+  // A secret that begins in what is shown may be this long.
+  Redaction redaction(given.substr(0, limit + (64 << 10)));
+  if (const Redactor* const redactor = RedactedQuotes::redactor()) redactor->redact(redaction);
+  const std::string shown = redaction.first(limit);
+  const std::string_view text = shown;
   const bool has_apostrophe = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char mark = has_apostrophe ? '"' : '\'';
   std::string out(1, mark);
   std::size_t at = 0;
   while (at < text.size()) {
-    if (at >= limit) {
-      out += "...";
-      break;
-    }
     const std::size_t length = utf8_sequence(text.substr(at));
     const auto first = static_cast<unsigned char>(text[at]);
     // U+0080 to U+009F are control characters.
@@ -128,6 +120,7 @@ std::string quote(std::string_view given, std::size_t limit) {
     }
     ++at;
   }
+  if (given.size() > limit && !redaction.covers(limit)) out += "...";
   return out + mark;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/redaction.h"
 #include "format/catalogue.h"
 #include "io/source.h"
 

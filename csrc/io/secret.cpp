@@ -6,7 +6,6 @@
 #include "base/bytes.h"
 #include "base/environment.h"
 #include "base/error.h"
-#include "base/struck.h"
 #include "base/text.h"
 #include "codec/hmac.h"
 #include "io/named_secret.h"
@@ -161,19 +160,11 @@ void add_escaped(Secrets& secrets, std::string_view text) {
   }
 }
 
-bool stands_alone(std::string_view text, std::size_t begin, std::size_t size) {
-  return (begin == 0 || !is_word(text[begin - 1])) &&
-         (begin + size == text.size() || !is_word(text[begin + size]));
-}
-
-// Adds the spellings of secrets in URLs.
-void add_escaped_secrets(Secrets& secrets) {
-  for (std::size_t i = 0, count = secrets.size(); i < count; ++i) {
-    for (const bool is_in_path : {true, false}) {
-      std::string escaped = escape_uri(secrets[i], is_in_path);
-      if (escaped != secrets[i]) secrets.push_back(std::move(escaped));
-    }
-  }
+// Calls `take` with a secret, and with its spellings in URLs.
+template <typename Take>
+void with_escaped(const std::string& secret, const Take& take) {
+  take(secret);
+  for (const bool is_in_path : {true, false}) take(escape_uri(secret, is_in_path));
 }
 
 }  // namespace
@@ -290,40 +281,23 @@ void add_proxy_secrets(Secrets& secrets) {
   }
 }
 
-void strike_everywhere(std::span<const std::string> secrets) {
+void redact_everywhere(std::span<const std::string> secrets, SecretKind kind) {
   for (const std::string& secret : secrets) {
-    if (!strike(secret)) continue;
-    Secrets escaped{secret};
-    add_escaped_secrets(escaped);
-    for (const std::string& each : escaped) strike(each);
+    if (!redact_everywhere(secret, kind)) continue;
+    with_escaped(secret, [&](const std::string& each) { redact_everywhere(each, kind); });
+  }
+}
+
+void redact(Redaction& text, std::span<const std::string> secrets) {
+  for (const std::string& secret : secrets) {
+    with_escaped(secret, [&](const std::string& each) { text.add(each); });
   }
 }
 
 std::string redacted(std::string_view text, std::span<const std::string> secrets) {
-  constexpr std::size_t kShort = 4;
-  constexpr std::string_view kStruck = "...";
-  // Longer ones first, because others may be parts of them.
-  Secrets sorted(secrets.begin(), secrets.end());
-  add_escaped_secrets(sorted);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
-  std::string out(text);
-  for (const std::string& secret : sorted) {
-    if (secret.empty()) continue;
-    const std::string wanted = lower_case(secret);
-    std::string lower = lower_case(out);
-    std::size_t at = 0;
-    while ((at = lower.find(wanted, at)) != lower.npos) {
-      if (secret.size() < kShort && !stands_alone(lower, at, secret.size())) {
-        ++at;
-        continue;
-      }
-      out.replace(at, secret.size(), kStruck);
-      lower.replace(at, secret.size(), kStruck);
-      at += kStruck.size();
-    }
-  }
-  return out;
+  Redaction redaction(text);
+  redact(redaction, secrets);
+  return redaction.text();
 }
 
 }  // namespace tensorizer

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/redaction.h"
 #include "tensorizer_ops/secrets.h"
 
 namespace tensorizer {
@@ -45,11 +46,13 @@ void add_url_secrets(Secrets& secrets, std::string_view url);
 // Adds the users and the passwords of the proxies that the environment names.
 void add_proxy_secrets(Secrets& secrets);
 
-// Keeps secrets out of all quotes of this process, also escaped (base/struck.h).
-void strike_everywhere(std::span<const std::string> secrets);
+// Redacts secrets in all texts of this process, also escaped (base/redaction.h).
+void redact_everywhere(std::span<const std::string> secrets, SecretKind kind);
 
-// Returns `text` with "..." in place of every secret, also escaped, ignoring case. A secret of
-// fewer than four characters is replaced only where it is a whole word.
+// Adds secrets to what is redacted, also escaped.
+void redact(Redaction& text, std::span<const std::string> secrets);
+
+// Returns `text` with "..." in place of these secrets, and of those that are redacted everywhere.
 std::string redacted(std::string_view text, std::span<const std::string> secrets);
 
 }  // namespace tensorizer

@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/cancel.h"
 #include "base/error.h"
+#include "base/redaction.h"
 #include "codec/whole_hash.h"
 #include "io/file_identity.h"
 #include "io/mapping.h"
@@ -69,8 +70,8 @@ SourceStats operator-(const SourceStats& now, const SourceStats& before);
 
 class Source : public Redactor {
  public:
-  // Removes what was sent to the server of the source.
-  std::string redacted(std::string_view text) const override { return std::string(text); }
+  // Redacts what was sent to the server of the source.
+  void redact(Redaction&) const override {}
 
   // Fills the pieces, one after another, with the bytes from `offset` on. Pieces share memory where
   // nobody wants their bytes: sources that look at them are KeepingSources. Throws InvalidFormat if
@@ -191,7 +192,7 @@ class ForwardingSource : public Source {
  public:
   explicit ForwardingSource(std::shared_ptr<Source> file) : file_(std::move(file)) {}
 
-  std::string redacted(std::string_view text) const override { return file_->redacted(text); }
+  void redact(Redaction& text) const override { file_->redact(text); }
   bool read_anew(std::uint64_t offset, Bytes out, Cancel& cancel) override {
     return file_->read_anew(offset, out, cancel);
   }

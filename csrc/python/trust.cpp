@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "codec/hmac.h"
 #include "engine/open/open_model.h"
 #include "engine/options.h"

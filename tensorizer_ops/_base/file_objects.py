@@ -253,8 +253,10 @@ def label(given: Any) -> str:
     place = place_of(given)
     if not isinstance(place, str):
         return f"a {type(given).__name__}"
-    is_uri = isinstance(given, str) or "://" in os.fsdecode(given)
-    return repr(_core.without_secrets(os.fsdecode(given)) if is_uri else os.fspath(given))
+    text = os.fsdecode(given)
+    if not isinstance(given, str) and "://" not in text:
+        return repr(os.fspath(given))
+    return repr(_core.without_secrets(text.encode(errors="backslashreplace").decode()))
 
 
 def _write_all(stream: Any, piece: bytes) -> None:

@@ -127,6 +127,5 @@ def _number_and_dtype(saved: tuple[Any, ...]) -> tuple[int, torch.dtype]:
             return number, dtype
         case (_, _, "storage", int(number), None):
             return number, torch.uint8  # as torch does for a storage without a type
-    raise pickle.UnpicklingError(
-        f"the pickle has an object of an unknown kind: {quoted(saved, 200)}"
-    )
+    shown = ", ".join(map(quoted, saved[:5] if isinstance(saved, tuple) else [saved]))
+    raise pickle.UnpicklingError(f"the pickle has an object of an unknown kind: {shown}")

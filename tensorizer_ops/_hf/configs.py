@@ -124,9 +124,11 @@ def refuse_counts(folder: Folder, fields: dict[str, Any], reader: Reader) -> Non
             else:
                 continue
             counts = value if isinstance(value, list) else [value]
-            if any(isinstance(count, int | float) and count > most for count in counts):
+            for count in counts:
+                if not isinstance(count, int | float) or count <= most:
+                    continue
                 raise errors.InvalidFormat(
-                    f"{CONFIG} in {folder.label} has {name} {quoted(value)}, which is more than "
+                    f"{CONFIG} in {folder.label} has {name} {quoted(count)}, which is more than "
                     f"{most}: the file has {len(reader)} tensors"
                 )
 

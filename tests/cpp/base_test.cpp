@@ -12,7 +12,7 @@
 #include "base/control_groups.h"
 #include "base/error.h"
 #include "base/hooks.h"
-#include "base/struck.h"
+#include "base/redaction.h"
 #include "base/utf8.h"
 #include "support.h"
 #include "tensorizer_ops/hooks.h"
@@ -30,28 +30,51 @@ TEST(Quote, LeavesPrintableTextAsItIs) {
   EXPECT_EQ(quote("é 漢 😀"), "'é 漢 😀'");
 }
 
-TEST(Quote, RepeatsNoSecretThatWasStruck) {
-  strike("first-secret-of-two");
-  strike("secret-of-two-more");
-  strike("first-se");
-  strike("short");
+TEST(Quote, RepeatsNoSecret) {
+  for (const char* const secret :
+       {"first-secret-of-two", "secret-of-two-more", "first-se", "twice-the-twice", "short"}) {
+    redact_everywhere(secret, SecretKind::Given);
+  }
   EXPECT_EQ(quote("a First-Secret-Of-Two, first-second"), "'a ..., ...cond'");
   EXPECT_EQ(quote("first-secret-of-two-more"), "'...'") << "two that overlap";
+  EXPECT_EQ(quote("twice-the-twice-the-twice"), "'...'") << "with itself";
   EXPECT_EQ(quote("short first-s"), "'short first-s'");
   EXPECT_EQ(quote("x" + std::string(300, 'y') + "first-secret-of-two", 310),
             "'x" + std::string(300, 'y') + "...'");
+  const std::string longer(2000, 'z');
+  redact_everywhere(longer, SecretKind::Given);
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += longer + ' ';
+  EXPECT_EQ(quote(many + "first-secret-of-tw"), "'...'") << "what is shown ends before the others";
+}
+
+TEST(Quote, RepeatsNoSecretThatOverlapsOneOfTheRequest) {
+  redact_everywhere("secret-of-the-user", SecretKind::Given);
+  struct Short final : Redactor {
+    void redact(Redaction& text) const override {
+      text.add("xyz-se");
+      text.add("of");
+    }
+  } const known;
+  const RedactedQuotes quotes(known);
+  EXPECT_EQ(quote("a xyz-secret-of-the-user of office"), "'a ... ... office'");
 }
 
 TEST(Quote, KnowsTheLatestSecrets) {
-  strike("the-very-first-of-them");
-  const auto strike_many = [](int begin) {
-    for (int i = begin; i < begin + 4096; ++i) strike("signature-" + std::to_string(i));
+  redact_everywhere("given-by-the-user", SecretKind::Given);
+  redact_everywhere("the-very-first-of-them", SecretKind::Passing);
+  const auto redact_many = [](int begin) {
+    for (int i = begin; i < begin + 4096; ++i) {
+      redact_everywhere("signature-" + std::to_string(i), SecretKind::Passing);
+    }
   };
-  strike_many(10'000);
-  EXPECT_EQ(struck("the-very-first-of-them signature-10000 signature-14095"), "... ... ...");
-  strike("the-very-first-of-them");
-  strike_many(20'000);
-  EXPECT_EQ(struck("the-very-first-of-them signature-10000 signature-24095"),
+  redact_many(10'000);
+  EXPECT_EQ(Redaction("the-very-first-of-them signature-10000 signature-14095").text(),
+            "... ... ...");
+  redact_everywhere("the-very-first-of-them", SecretKind::Passing);
+  redact_many(20'000);
+  redact_many(30'000);
+  EXPECT_EQ(Redaction("given-by-the-user signature-10000 signature-34095").text(),
             "... signature-10000 ...");
 }
 

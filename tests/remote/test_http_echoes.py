@@ -13,10 +13,12 @@ import pytest
 import torch
 
 import tensorizer_ops
+from local_servers.web import Web
 from support.own_sigstore import OwnSigstore
 from support.scripted import Asked, scripted
 from support.signer import Signer
 from tensorizer_ops import trust
+from tensorizer_ops._base.quoting import in_one_line, quoted
 from tensorizer_ops._hf.downloads import download
 
 ops = torch.ops.tensorizer
@@ -318,6 +320,57 @@ def test_errors_of_lists_that_python_reads(tmp_path: Path, case: str, secret: st
                 list(download(server.url(""), str(tmp_path / "target"), options, lambda *_: None))
     text = str(error.value)
     assert "sesame4" not in text and "\x1b" not in text and len(text) < 2000
+
+
+@pytest.mark.parametrize("http2", ["false", "true"])
+def test_a_login_of_netrc_is_in_no_error(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, http2: str
+) -> None:
+    """Also of others; and libcurl shows it in lower case with HTTP/2."""
+    password = f"in netrc, for {http2}"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text(f'machine localhost\nlogin me\npassword "{password}"\n')
+    tensorizer_ops.save(web.root / "logged-in.tensors", {"x": torch.ones(3)})
+    url = f"https://localhost:{web.tls_port}/logged-in.tensors"
+    ops.load(url, options={"ca_file": web.ca, "http2": http2})
+    assert quoted(password) == "'...'"
+
+
+def test_secrets_of_redirects_are_in_no_error() -> None:
+    def answer(asked: Asked) -> None:
+        if "?" in asked.path:
+            asked.say("404 Not Found")
+        else:
+            asked.say("302 Found", Location="/m?signature=made-by-the-server")
+
+    with scripted(answer) as server, pytest.raises(FileNotFoundError):
+        ops.load(server.url("m"))
+    assert quoted("made-by-the-server") == "'...'"
+
+
+def test_secrets_that_overlap_in_an_error() -> None:
+    """A server knows them, and can redirect to what ends as another one begins."""
+    secret = "7-begins-and-ends-with-7"
+
+    def answer(asked: Asked) -> None:
+        if "?" in asked.path:
+            asked.say_range(headers_that_repeat("zzzzzzzzzzzz" * 9 + secret + secret[1:])[0])
+        else:
+            asked.say("302 Found", Location="/m?p=" + "zzzzzzzzzzzz" * 9 + secret[0])
+
+    with scripted(answer) as server, pytest.raises(ValueError, match=r"\.\.\.") as error:
+        ops.load(server.url("m"), options={"header.X-Token": secret})
+    assert "ends-with" not in str(error.value)
+
+
+def test_secrets_in_what_is_no_text() -> None:
+    with scripted(lambda asked: asked.say("404 Not Found")) as server:
+        for secret in ("90417735520186", r"with\a\backslash", "two  blanks of it"):
+            with pytest.raises(FileNotFoundError):
+                ops.load(server.url("m"), options={"header.X-Token": secret})
+    assert quoted(90417735520186) == "..."
+    assert "backslash" not in quoted([r"with\a\backslash"])
+    assert in_one_line(ValueError("a\nb two  blanks of it")) == "ValueError: 'a b ...'"
 
 
 def test_errors_of_what_verifies_bundles(tmp_path: Path) -> None:

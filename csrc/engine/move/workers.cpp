@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/gate.h"
+#include "base/redaction.h"
 #include "base/signals.h"
 
 namespace tensorizer {

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/cancel.h"
+#include "base/redaction.h"
 #include "io/source.h"
 
 namespace tensorizer {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "base/suggest.h"
 #include "engine/open/prefetch_cache.h"
 #include "engine/open/read_ahead.h"

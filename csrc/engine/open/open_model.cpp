@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "base/text.h"
 #include "engine/move/workers.h"
 #include "engine/open/read_shard_index.h"

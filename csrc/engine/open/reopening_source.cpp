@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/gate.h"
+#include "base/redaction.h"
 
 namespace tensorizer {
 
@@ -38,9 +39,9 @@ class ReopeningSource final : public Source {
   bool sequential() const override { return true; }
   std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
   const std::string& label() const override { return label_; }
-  std::string redacted(std::string_view text) const override {
+  void redact(Redaction& text) const override {
     const std::lock_guard lock(mutex_);
-    return source_->redacted(text);
+    source_->redact(text);
   }
 
  private:
@@ -55,7 +56,7 @@ class ReopeningSource final : public Source {
       "signal handler, cannot read from it"};
   std::uint64_t position_ = 0;
   std::unique_ptr<Source> source_;
-  mutable std::mutex mutex_;  // for redacted(), which may be called during a read
+  mutable std::mutex mutex_;  // for redact(), which may be called during a read
 };
 
 }  // namespace

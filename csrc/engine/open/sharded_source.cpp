@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "engine/move/workers.h"
 
 namespace tensorizer {
@@ -177,10 +178,8 @@ bool ShardedSource::checks_at_end() const {
                              [](const Shard& shard) { return shard.source->checks_at_end(); });
 }
 
-std::string ShardedSource::redacted(std::string_view text) const {
-  std::string redacted(text);
-  for (const Shard& shard : shards_) redacted = shard.source->redacted(redacted);
-  return redacted;
+void ShardedSource::redact(Redaction& text) const {
+  for (const Shard& shard : shards_) shard.source->redact(text);
 }
 
 std::string ShardedSource::describe_offset(std::uint64_t offset) const {

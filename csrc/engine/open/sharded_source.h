@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/redaction.h"
 #include "format/safetensors/shard_index.h"
 #include "io/source.h"
 
@@ -43,7 +44,7 @@ class ShardedSource final : public Source {
   SourceStats stats() const override;
   std::vector<std::pair<std::string, std::string>> headers() const override { return headers_; }
   const std::string& label() const override { return label_; }
-  std::string redacted(std::string_view text) const override;
+  void redact(Redaction& text) const override;
   std::string describe_offset(std::uint64_t offset) const override;
 
  private:

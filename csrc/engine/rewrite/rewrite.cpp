@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "engine/save/file_kind.h"
 #include "engine/save/new_layout.h"
 #include "engine/save/save_shards.h"

@@ -80,7 +80,7 @@ std::string container_token() {
 S3Credentials parse_reply(const HttpReply& reply, const HttpQuestion& question) {
   const std::string& label = question.label;
   const std::optional<JsonObject> object = parse_json_object(reply.body);
-  if (reply.status == 200 && object) return credentials_in(*object, label, reply.secrets);
+  if (reply.status == 200 && object) return credentials_in(*object, label, reply.short_secrets);
   throw Error(
       ErrorKind::PermissionDenied,
       label + " answers with status " + std::to_string(reply.status) + " and no credentials");

@@ -62,7 +62,7 @@ bool is_temporary(const HttpReply& reply) {
   throw Error(ErrorKind::PermissionDenied,
               question.label + " refuses the role " + quote(role.arn) + " with status " +
                   std::to_string(reply.status) +
-                  (code ? " and code " + quote(redacted(*code, reply.secrets), 64) : ""));
+                  (code ? " and code " + quote(redacted(*code, reply.short_secrets), 64) : ""));
 }
 
 S3Credentials ask(const HttpQuestion& question, const StsService& service, const AwsRole& role,

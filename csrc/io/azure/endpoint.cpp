@@ -118,8 +118,8 @@ class AzureEndpoint final : public HttpEndpoint {
       const std::string text = string_to_sign(request, name_.account, folder + path);
       const std::string signature = to_base64(hmac(credentials.account_key, as_bytes(text)));
       request.headers.push_back("Authorization: SharedKey " + name_.account + ":" + signature);
-      request.secrets.insert(request.secrets.end(),
-                             {signature, to_base64(credentials.account_key)});
+      request.secrets.push_back(to_base64(credentials.account_key));
+      request.passing_secrets.push_back(signature);
     }
   }
 

@@ -1,39 +1,40 @@
 #include "io/http/client.h"
 
-#include <algorithm>
-
 #include "base/error.h"
+#include "base/redaction.h"
 
 namespace tensorizer {
 
 namespace {
 
-// More than a request has, so that only old signatures are forgotten.
-constexpr std::size_t kMostSecrets = 1000;
+// More than a request has, so that only those are forgotten that a server has chosen.
+constexpr std::size_t kMostShort = 1000;
 
 }  // namespace
 
-void HttpClient::remember(const Secrets& secrets) {
+void HttpClient::redact(const Secrets& secrets, const Secrets& passing) {
+  redact_everywhere(secrets, SecretKind::Given);
+  redact_everywhere(passing, SecretKind::Passing);
   const std::lock_guard lock(mutex_);
-  for (const std::string& secret : secrets) {
-    const auto known = std::find(sent_.rbegin(), sent_.rend(), secret);
-    if (known != sent_.rend()) sent_.erase(std::prev(known.base()));
-    sent_.push_back(secret);
+  for (const Secrets* const each : {&passing, &secrets}) {
+    for (const std::string& secret : *each) {
+      if (secret.size() >= kShortestEverywhere) continue;
+      std::erase(short_, secret);
+      short_.push_back(secret);
+    }
   }
-  while (sent_.size() > std::max(kMostSecrets, secrets.size())) sent_.pop_front();
+  while (short_.size() > kMostShort) short_.pop_front();
 }
+
+void HttpClient::redact(Redaction& text) const { tensorizer::redact(text, short_secrets()); }
 
 void HttpClient::throw_wrong(const std::string& what) const {
   throw Error(ErrorKind::Unavailable, "the server of " + label() + " " + what);
 }
 
-Secrets HttpClient::sent() const {
+Secrets HttpClient::short_secrets() const {
   const std::lock_guard lock(mutex_);
-  return {sent_.begin(), sent_.end()};
-}
-
-std::string HttpClient::redacted(std::string_view text) const {
-  return tensorizer::redacted(text, sent());
+  return {short_.begin(), short_.end()};
 }
 
 }  // namespace tensorizer

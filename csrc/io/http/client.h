@@ -23,7 +23,7 @@ struct HttpAccess {
 };
 
 // Thread-safe.
-class HttpClient {
+class HttpClient final : public Redactor {
  public:
   explicit HttpClient(HttpAccess access)
       : endpoint_(std::move(access.endpoint)), pool_(std::move(access.pool)) {}
@@ -38,15 +38,14 @@ class HttpClient {
     pool_->give_back(std::move(connection));
   }
 
-  // Remembers what a request sends, for redacted(): all that is the same in every request, and the
-  // signatures of the last ones.
-  void remember(const Secrets& secrets);
+  // Redacts what a request sends (HttpRequest): everywhere, or, if it is so short that it may be a
+  // word, in what redact() is given.
+  void redact(const Secrets& secrets, const Secrets& passing);
   // Throws the Error for a server that does `what`: "sends the file encoded".
   [[noreturn]] void throw_wrong(const std::string& what) const;
-  // Returns what remember() was given.
-  Secrets sent() const;
-  // Returns `text` without what requests have sent.
-  std::string redacted(std::string_view text) const;
+  void redact(Redaction& text) const override;
+  // Returns what only redact() redacts.
+  Secrets short_secrets() const;
 
   void count_retry() { stats_.get()->count_retry(); }
   // Returns the statistics of this client, whoever else uses the pool.
@@ -57,7 +56,7 @@ class HttpClient {
   const std::shared_ptr<HttpPool> pool_;
   mutable PerProcess<HttpStats> stats_;
   mutable std::mutex mutex_;
-  std::deque<std::string> sent_;  // each once, the latest at the end
+  std::deque<std::string> short_;  // secrets, each once, the latest at the end
 };
 
 }  // namespace tensorizer

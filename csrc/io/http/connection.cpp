@@ -101,7 +101,9 @@ HttpOutcome HttpConnection::run(Cancel& cancel) {
     }
   } ended{*this};
   for (;;) {
-    HttpOutcome outcome{wait(cancel), answer_, request_.url, home_answer_, sent_secrets()};
+    auto failure = wait(cancel);
+    HttpOutcome outcome{std::move(failure), answer_,        request_.url,
+                        home_answer_,       sent_secrets(), request_.passing_secrets};
     if (paused_ || outcome.failure || !leads_on()) return outcome;
     give_up();
     outcome.failure = follow();
@@ -124,17 +126,15 @@ bool HttpConnection::is_at_home() const {
   return origin_of(request_.url) == origin_of(request_.home);
 }
 
-// Returns the secrets of the request and of its redirects so far, with the login that libcurl has
-// taken from ~/.netrc. Other schemes, which are signatures, name headers that messages need.
+// Returns the secrets of the request, with the login that libcurl has taken from ~/.netrc. Other
+// schemes, which are signatures, name headers that messages need.
 Secrets HttpConnection::sent_secrets() const {
   Secrets secrets = request_.secrets;
-  secrets.insert(secrets.end(), request_.secrets_of_server.begin(),
-                 request_.secrets_of_server.end());
   std::string_view heads = sent_heads_;
   while (!heads.empty()) {
     const std::size_t end = std::min(heads.find('\n'), heads.size() - 1) + 1;
     const std::string_view line = heads.substr(0, end);
-    if (line.starts_with("Authorization: Basic ")) add_header_secrets(secrets, line);
+    if (lower_case(line).starts_with("authorization: basic ")) add_header_secrets(secrets, line);
     heads.remove_prefix(end);
   }
   return secrets;
@@ -164,7 +164,7 @@ std::optional<ConnectionFailure> HttpConnection::follow() {
   }
   if (is_at_home()) home_answer_ = answer_;
   request_.url = *url;
-  add_url_secrets(request_.secrets_of_server, *url);
+  add_url_secrets(request_.passing_secrets, *url);
   start();
   return {};
 }

@@ -51,8 +51,8 @@ struct HttpRequest {
   std::string home;
   // Must not be quoted from a response.
   Secrets secrets;
-  // The same, but chosen by a server, in a redirect.
-  Secrets secrets_of_server{};
+  // The same, but signatures of this request, and what a server has chosen in a redirect.
+  Secrets passing_secrets{};
   HttpBody* body = nullptr;
   // The identifier of the credentials that it is signed with, for HttpEndpoint::learn(); or empty.
   std::string shown;
@@ -83,8 +83,10 @@ struct HttpOutcome {
   std::string url;  // that sent the response, after all redirects
   // The last response from the server of HttpRequest::home, if that redirected.
   std::optional<HttpAnswer> home_answer = std::nullopt;
-  // HttpRequest::secrets, the logins that libcurl has sent, and the parameters of redirects.
+  // HttpRequest::secrets and the logins that libcurl has sent, and HttpRequest::passing_secrets
+  // with the parameters of redirects.
   Secrets secrets{};
+  Secrets passing_secrets{};
 };
 
 // Receives a response. An exception thrown here aborts the request.

@@ -47,7 +47,7 @@ void UrlEndpoint::complete(HttpRequest& request, Cancel&) {
     (everywhere ? request.headers : request.home_headers).push_back(line);
   }
   request.secrets = secrets_;
-  add_url_secrets(request.secrets_of_server, moved_to_);
+  add_url_secrets(request.passing_secrets, moved_to_);
 }
 
 HttpRefusal UrlEndpoint::learn(const HttpRequest& request, const HttpOutcome& outcome) {

@@ -78,7 +78,7 @@ HttpReply http_fetch(const HttpQuestion& question, const HttpOptions& options, C
     }
     const HttpOutcome outcome = tries.ask(*connection, request, taker, cancel);
     if (!outcome.failure && taker.is_final()) {
-      taker.reply.secrets = client.sent();
+      taker.reply.short_secrets = client.short_secrets();
       return std::move(taker.reply);
     }
     tries.failed(outcome, 0, cancel);

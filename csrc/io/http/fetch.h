@@ -13,7 +13,7 @@ namespace tensorizer {
 struct HttpReply {
   int status = 0;
   std::string body;
-  Secrets secrets{};  // that were sent, and must not be quoted from the body
+  Secrets short_secrets{};  // that were sent, for redacted(): see HttpClient::redact()
 };
 
 struct HttpQuestion {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "io/seconds.h"
 
 namespace tensorizer {
@@ -59,18 +60,16 @@ HttpOutcome HttpTries::ask(HttpConnection& connection, HttpRequest request, Http
   client_.endpoint().complete(request, cancel);
   if (deadline_) request.deadline = *deadline_ + seconds(request.patience);
   add_proxy_secrets(request.secrets);
-  // Not what a server chooses: it could choose so many that others are forgotten.
-  strike_everywhere(request.secrets);
-  client_.remember(request.secrets);
+  client_.redact(request.secrets, request.passing_secrets);
   HttpOutcome outcome = connection.ask(request, receiver, cancel);
-  client_.remember(outcome.secrets);
+  client_.redact(outcome.secrets, outcome.passing_secrets);
   refusal_ = client_.endpoint().learn(request, outcome);
   return outcome;
 }
 
 HttpOutcome HttpTries::go_on(HttpConnection& connection, Cancel& cancel) {
   HttpOutcome outcome = connection.go_on(deadline_, cancel);
-  client_.remember(outcome.secrets);
+  client_.redact(outcome.secrets, outcome.passing_secrets);
   return outcome;
 }
 
@@ -96,6 +95,7 @@ void HttpTries::failed(const HttpOutcome& outcome, std::uint64_t brought, Cancel
 }
 
 void HttpTries::give_up(const HttpOutcome& outcome) const {
+  const RedactedQuotes quotes(client_);
   const std::string tries = tries_.described();
   if (!outcome.failure) {
     const int status = outcome.answer.status;
@@ -103,7 +103,7 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
       throw Error(ErrorKind::Unavailable,
                   "the server of " + client_.label() + " sends less than was requested" + tries);
     }
-    std::string why = refusal_.what.empty() ? "" : ": " + quote(client_.redacted(refusal_.what));
+    std::string why = refusal_.what.empty() ? "" : ": " + quote(refusal_.what);
     if (!refusal_.note.empty()) why += ": " + refusal_.note;
     if (wants_tls(outcome.answer)) why += kOtherScheme;
     throw Error(refusal_.kind.value_or(kind_of(status)), "the server of " + client_.label() +
@@ -114,7 +114,7 @@ void HttpTries::give_up(const HttpOutcome& outcome) const {
                          : outcome.failure->timed_out ? ErrorKind::TimedOut
                                                       : ErrorKind::Unavailable;
   throw Error(kind, std::string("cannot ") + doing_ + " " + client_.label() + tries + ": " +
-                        quote(client_.redacted(outcome.failure->what), 400) +
+                        quote(outcome.failure->what, 400) +
                         (outcome.failure->tls_mismatch ? kOtherScheme : ""));
 }
 

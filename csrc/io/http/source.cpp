@@ -88,7 +88,7 @@ class HttpSource final : public Source {
   SourceStats stats() const override { return client_.stats(); }
   HeaderList headers() const override { return headers_; }
   const std::string& label() const override { return client_.label(); }
-  std::string redacted(std::string_view text) const override { return client_.redacted(text); }
+  void redact(Redaction& text) const override { client_.redact(text); }
 
  private:
   // Whether a cache between the server and this process may answer.
@@ -299,9 +299,10 @@ class HttpSource final : public Source {
     stream_.target = nullptr;
     position_ += wanted - cursor.left();
     if (failure) {
+      const RedactedQuotes quotes(client_);
       throw Error(failure->timed_out ? ErrorKind::TimedOut : ErrorKind::Unavailable,
                   "cannot load " + label() + " after byte " + std::to_string(position_) + ": " +
-                      quote(client_.redacted(failure->what)) +
+                      quote(failure->what) +
                       "; its server does not support ranges, so the load cannot be resumed");
     }
   }

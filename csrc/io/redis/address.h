@@ -4,17 +4,15 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
+#include "base/redaction.h"
 #include "io/redis/options.h"
 #include "io/secret.h"
 
 namespace tensorizer {
 
 struct RedisAddress final : Redactor {
-  // Removes the user and the password.
-  std::string redacted(std::string_view text) const override {
-    return tensorizer::redacted(text, Secrets{user, password});
-  }
+  // Redacts the user and the password.
+  void redact(Redaction& text) const override { tensorizer::redact(text, Secrets{user, password}); }
 
   std::string url = "http://localhost";  // of the server, for libcurl; "https" means TLS
   bool tls = false;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "io/redis/keys.h"
 
 namespace tensorizer {

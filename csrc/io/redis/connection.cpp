@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "base/redaction.h"
 #include "base/world.h"
 #include "io/retry.h"
 
@@ -46,7 +47,7 @@ RedisConnection::RedisConnection(const RedisAddress& address, const RedisOptions
       parser_(address.label),
       buffer_(kBufferSize),
       watch_(stall_timeout_, moved_) {
-  strike_everywhere(Secrets{address.user, address.password});
+  redact_everywhere(Secrets{address.user, address.password}, SecretKind::Given);
   const ConnectTimes& times = transport_.times();
   counters.connections += 1;
   counters.lookup += nanoseconds(times.lookup);
@@ -185,7 +186,9 @@ RedisReply RedisConnection::take(Take take, Cancel& cancel) {
     std::optional<RedisReply> reply = (parser_.*take)(bytes);
     begin_ = end_ - bytes.size();
     if (reply) {
-      if (reply->kind == RedisReply::Kind::Error) reply->text = address_.redacted(reply->text);
+      if (reply->kind == RedisReply::Kind::Error) {
+        reply->text = redacted(reply->text, Secrets{address_.user, address_.password});
+      }
       return *std::move(reply);
     }
     fill_buffer(cancel);

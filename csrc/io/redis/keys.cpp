@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/redaction.h"
 
 namespace tensorizer {
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/gate.h"
+#include "base/redaction.h"
 #include "base/world.h"
 #include "io/redis/client.h"
 #include "io/redis/keys.h"
@@ -71,9 +72,7 @@ class RedisSource final : public Source {
   }
   SourceStats stats() const override { return client_.stats(); }
   const std::string& label() const override { return client_.label(); }
-  std::string redacted(std::string_view text) const override {
-    return client_.address().redacted(text);
-  }
+  void redact(Redaction& text) const override { client_.address().redact(text); }
 
  private:
   // A part of a key.

@@ -172,7 +172,7 @@ class S3Endpoint final : public HttpEndpoint {
     }
     const std::string signature = authorization(to_sign, {settings_->region, "s3", now},
                                                 credentials.key_id, credentials.secret);
-    request.secrets.push_back(signature.substr(signature.rfind('=') + 1));
+    request.passing_secrets.push_back(signature.substr(signature.rfind('=') + 1));
     add("Authorization", signature);
   }
 
@@ -245,7 +245,7 @@ class S3Endpoint final : public HttpEndpoint {
     request.url += request.query.empty() ? "?" : "&";
     request.url += signed_parameters(to_sign, last_moment(now), credentials.key_id,
                                      credentials.secret, credentials.session_token);
-    add_url_secrets(request.secrets, request.url);
+    add_url_secrets(request.passing_secrets, request.url);
   }
 
   bool set_region(const HttpAnswer& answer) {

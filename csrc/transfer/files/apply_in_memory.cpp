@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "engine/delta/changed_blocks.h"
 #include "engine/delta/delta.h"
 #include "engine/move/workers.h"

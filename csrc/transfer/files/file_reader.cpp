@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "base/world.h"
 #include "engine/open/open_model.h"
 #include "engine/rewrite/file_digest.h"

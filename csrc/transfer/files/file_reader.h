@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/gate.h"
+#include "base/redaction.h"
 #include "engine/open/open_file.h"
 #include "engine/rewrite/rewrite.h"
 #include "tensorizer_ops/reader.h"

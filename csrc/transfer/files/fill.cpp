@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "transfer/files/tracing.h"
 #include "transfer/files/wrappers.h"
 #include "transfer/memory/dtype.h"

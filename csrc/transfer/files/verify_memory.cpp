@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/redaction.h"
 #include "engine/digest/check.h"
 #include "engine/digest/data_digests.h"
 #include "engine/load/load.h"
