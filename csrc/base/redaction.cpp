@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -72,23 +73,26 @@ class Hashes {
 class SecretHashes {
  public:
   // Returns false if it is known.
-  bool add(std::uint64_t start, std::size_t size, std::uint64_t hash) {
-    if (!latest_.hashes.insert(hash).second) return false;
-    latest_.sizes[start].insert(size);
+  bool add(std::string_view secret) {
+    if (!latest_.hashes.insert(Hashes(secret).of(0, secret.size())).second) return false;
+    latest_.sizes[start_of(secret.data())].insert(secret.size());
     if (latest_.hashes.size() == kMost) before_ = std::exchange(latest_, {});
     return true;
   }
 
   // Returns the size of the longest one at a place of a text, or 0.
-  std::size_t longest_at(std::size_t begin, std::size_t left, std::uint64_t start,
-                         const Hashes& text) const {
+  std::size_t longest_at(std::size_t begin, std::string_view text,
+                         std::optional<Hashes>& hashes) const {
+    const std::uint64_t start = start_of(text.data() + begin);
     std::size_t longest = 0;
     for (const Generation* const known : {&latest_, &before_}) {
       const auto sizes = known->sizes.find(start);
       if (sizes == known->sizes.end()) continue;
+      if (!hashes) hashes.emplace(text);
       for (auto size = sizes->second.rbegin(); size != sizes->second.rend(); ++size) {
         if (*size <= longest) break;
-        if (*size <= left && known->hashes.contains(text.of(begin, *size))) longest = *size;
+        if (*size > text.size() - begin) continue;
+        if (known->hashes.contains(hashes->of(begin, *size))) longest = *size;
       }
     }
     return longest;
@@ -125,21 +129,17 @@ Known& known() {
 bool redact_everywhere(std::string_view secret, SecretKind kind) {
   if (secret.size() < kStart) return false;
   const std::string lower = lower_case(secret);
-  const std::uint64_t hash = Hashes(lower).of(0, lower.size());
   const std::lock_guard lock(known().mutex);
-  SecretHashes& secrets = known().kinds[static_cast<std::size_t>(kind)];
-  return secrets.add(start_of(lower.data()), lower.size(), hash);
+  return known().kinds[static_cast<std::size_t>(kind)].add(lower);
 }
 
 Redaction::Redaction(std::string_view text)
     : text_(text), lower_(lower_case(text)), secret_(text.size()) {
-  if (text.size() < kStart) return;
-  const Hashes hashes(lower_);
+  std::optional<Hashes> hashes;  // few texts have what begins as a secret
   const std::lock_guard lock(known().mutex);
   for (std::size_t at = 0; at + kStart <= lower_.size(); ++at) {
-    const std::uint64_t start = start_of(lower_.data() + at);
     for (const SecretHashes& secrets : known().kinds) {
-      cover(at, at + secrets.longest_at(at, lower_.size() - at, start, hashes));
+      cover(at, at + secrets.longest_at(at, lower_, hashes));
     }
   }
 }

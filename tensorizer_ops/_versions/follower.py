@@ -104,6 +104,10 @@ class Follower:
             raise errors.InvalidArgument("target_options is for files, and the target is in memory")
         self._target_loads = for_loads(target_options)
         self._target_saves = for_saves(target_options)
+        if "max_shard_size" in self._target_saves:
+            raise errors.InvalidArgument(
+                "the option 'max_shard_size' makes several files, and a follow keeps one"
+            )
         self._is_empty = False  # whether there is no list
         self._version = after  # that was returned last
         self._reached = after  # that the target was brought to, which may not have been the last

@@ -806,6 +806,8 @@ def test_wrong_arguments(place: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(errors.Error):
         Publisher(tmp_path / "file")
+    with pytest.raises(errors.InvalidArgument, match="a follow keeps one"):
+        follow(place, place / "m.safetensors", target_options={"max_shard_size": "1"})
 
 
 def test_a_pipe_is_no_target(publisher: Publisher, place: Path, tmp_path: Path) -> None:
