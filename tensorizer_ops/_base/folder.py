@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -368,14 +368,15 @@ def model_of(
     """
     loads = SecretOptions(as_text(options))
     path = local_path(uri)
-    if "trust" not in loads:
-        return uri, loads, []
     is_read = folder is not None and folder.is_read
-    if path is not None and not is_read and not os.path.isdir(path):
-        return uri, of_file(uri, loads), []
-    if path is None and _is_file(uri, loads):
-        return uri, of_file(uri, loads), []
+    if "trust" not in loads or (not is_read and is_signed_file(uri)):
+        return uri, loads, []
     folder = folder or Folder(uri, loads)
+    if path is not None and not is_read and os.path.isfile(path):
+        raise errors.InvalidArgument(
+            f"{folder.label} is a file: with the option 'trust', its name must end in .tensors or "
+            ".safetensors"
+        )
     if path is None:
         found = [folder.uri(name) for name in _USUAL if folder.has(name)]
         return (found or [uri])[0], folder.loads, []
@@ -393,32 +394,17 @@ def model_of(
     return (only or [uri])[0], folder.loads, weights
 
 
-def of_file(uri: str, loads: Mapping[str, str]) -> SecretOptions:
-    """Return the options to load what is a file now, which must be signed.
-
-    If it is gone when it is loaded, a folder of its name has no bundle of its own.
-    """
-    found = SecretOptions(loads)
-    if not {"signature", "signed_folder"} & found.keys() and not has_no_folders(uri):
-        above, _, _ = _core.signed_path(to_uri(uri)).rpartition("/")
-        found["signed_folder"] = to_uri(above)
-    return found
-
-
 def has_no_folders(uri: str) -> bool:
     """Return whether nothing is beside a file."""
     return uri.lower().startswith(_NO_FOLDERS)
 
 
-def _is_file(uri: str, options: Options) -> bool:
-    """Return whether a URI is that of a file, and not that of a folder on a server."""
-    if _core.has_name_of_file(uri) or has_no_folders(uri):
-        return True
-    try:
-        _core.RemoteBytes(uri, as_pairs(unsigned(options)), 0, 1, 1)
-    except (FileNotFoundError, PermissionError):
-        return False
-    return True
+def is_signed_file(uri: str) -> bool:
+    """Return whether what must be signed is a file, and no folder, by its name alone.
+
+    What is there now, others may exchange before it is loaded.
+    """
+    return has_no_folders(uri) or _core.has_name_of_file(to_uri(uri))
 
 
 def within(prefix: str, names: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tensorizer_ops import _core, errors, trust
-from tensorizer_ops._base.folder import BUNDLE, Folder, names_in, of_file, unsigned
+from tensorizer_ops._base.folder import BUNDLE, Folder, is_signed_file, names_in, unsigned
 from tensorizer_ops._base.progress import reported
 from tensorizer_ops._base.tables import safe
 from tensorizer_ops._base.targets import local_path, to_uri
@@ -64,27 +64,25 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
 
     Nothing is returned for other folders, and for files.
     """
+    trusts = "trust" in options
     if _core.split_query(uri)[0].endswith((".tensors", ".safetensors")) or uri.startswith("fd:"):
+        return []
+    if trusts and is_signed_file(uri):
         return []
     try:
         folder = Folder(uri, unsigned(options))
-        if folder.path is not None and not os.path.isdir(folder.path):
-            return [_file(uri, given, of_file(uri, options))] if "trust" in options else []
+        if folder.path is not None and not (trusts or os.path.isdir(folder.path)):
+            return []
         found = checks_of(uri, options, given.verify, given.threads or 0)
-        # On this machine, the bundle of a folder may be away for a moment.
-        is_signed = "trust" in options and (
-            "signature" in options or folder.has(BUNDLE) or (folder.path is not None and not found)
-        )
-        if "trust" in options and (found or folder.path is not None):
-            _core.refuse_name_of_file(uri)
-    except (errors.NotFound, errors.InvalidArgument) as error:
-        if "trust" in options and local_path(uri) is not None:  # it may be back in a moment
-            return [_Check(partial(_raise, error), _is_damage)]
-        return []  # as the error for a file will say
+        # A bundle, and the folder itself, may be away for a moment.
+        is_signed = trusts and (not found or "signature" in options or folder.has(BUNDLE))
     except errors.Error as error:
-        # A server answers as it likes to names below that of a file.
-        is_known = folder.path is not None or "trust" in options
-        return [_Check(partial(_raise, error), _is_damage)] if is_known else []
+        if not trusts:
+            # For a file, the error will say it; a server answers as it likes to names below one.
+            is_none = isinstance(error, (errors.NotFound, errors.InvalidArgument))
+            if is_none or local_path(uri) is None:
+                return []
+        return [_Check(partial(_raise, error), _is_damage)]
     place = folder.name.rstrip("/")
 
     def run(name: str, check: Callable[[], object]) -> str:

@@ -30,7 +30,7 @@ from torch.futures import Future
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import checked
-from tensorizer_ops._base.folder import Folder, model_of, names_in
+from tensorizer_ops._base.folder import Folder, is_signed_file, model_of, names_in
 from tensorizer_ops._base.nested import DAMAGE, Damaged, damage, refuse_meta
 from tensorizer_ops._base.options import Metadata as Texts, Options, SecretOptions, bytes_of
 from tensorizer_ops._base.savable import refuse_other_metadata
@@ -264,10 +264,12 @@ class HuggingFaceStorageReader(TensorizerStorageReader):
 
 def _files_of_ranks(folder: Folder) -> list[str]:
     """Return the files of torch's writer in a folder, if it has not merged them."""
-    if folder.path is None or not os.path.isdir(folder.path):
+    if folder.path is None:
         return []
     if folder.policy is not None:  # whatever was taken away
-        files = folder.signed_weights()
+        files = [] if is_signed_file(folder.place) else folder.signed_weights()
+    elif not os.path.isdir(folder.path):
+        return []
     else:
         files = [name for name in names_in(folder.path) if name.endswith(".safetensors")]
     return sorted(files) if all(map(_OF_A_RANK.fullmatch, files)) else []

@@ -120,7 +120,7 @@ def convert_changed(
         return
     if source_options:
         raise errors.InvalidArgument(
-            "a PyTorch checkpoint is read without options and without a key"
+            f"{label(source)}: a PyTorch checkpoint is read without options and without a key"
         )
     if "format" not in (target_options or {}):
         refuse_folder_for_store(source, target)

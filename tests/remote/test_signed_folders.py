@@ -564,9 +564,7 @@ def test_a_folder_that_became_a_link_to_the_one_above(tmp_path: Path, signer: Si
 
 @pytest.mark.parametrize("read", [read_with_dcp, read_with_server, read_with_command])
 @pytest.mark.parametrize("place", ["m", "m\udcff"])
-@pytest.mark.parametrize(
-    "file", ["WHERE/PLACE/weights", "../PLACE/weights", "../PLACE/x.safetensors"]
-)
+@pytest.mark.parametrize("file", ["WHERE/PLACE/x.safetensors", "../PLACE/x.safetensors"])
 def test_the_spelling_of_a_signed_file(
     tmp_path: Path,
     signer: Signer,
@@ -575,13 +573,46 @@ def test_the_spelling_of_a_signed_file(
     place: str,
     file: str,
 ) -> None:
-    for name in ("weights", "x.safetensors"):
-        options = {"format": "safetensors"}
-        tensorizer_ops.save(tmp_path / "signed" / name, {"w": torch.ones(3)}, options=options)
+    tensorizer_ops.save(tmp_path / "signed" / "x.safetensors", {"w": torch.ones(3)})
     tensorizer_ops.sign(tmp_path / "signed", key=signer.private)
     (tmp_path / "signed").rename(tmp_path / place)
     monkeypatch.chdir(tmp_path / place)
     read(file.replace("WHERE", str(tmp_path)).replace("PLACE", place), signer)
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
+def test_a_signed_file_without_an_ending(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
+) -> None:
+    """What has such a name is a folder, whatever is there at this moment."""
+    tensorizer_ops.save(tmp_path / "weights", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / "weights", key=signer.private)
+    with pytest.raises((errors.InvalidArgument, errors.Crypto, errors.NotFound)):
+        read(tmp_path / "weights", signer)
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server])
+def test_a_server_that_takes_a_folder_for_a_file(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None], slash: str
+) -> None:
+    """For a moment, and then hides one of the models in it."""
+    for name in ("model.tensors", "model.safetensors"):
+        tensorizer_ops.save(tmp_path / name, {"w": torch.full((3,), len(name))})
+    tensorizer_ops.sign(tmp_path, key=signer.private)
+
+    def answer(asked: Asked) -> None:
+        name = asked.path.removeprefix("/m").removeprefix("/")
+        is_first = not any(other.path == asked.path for other in server.asked[:-1])
+        if name == "" and is_first:
+            asked.say_range((tmp_path / "model.tensors").read_bytes())
+        elif name in ("model.sig", "model.safetensors"):
+            asked.say_range((tmp_path / name).read_bytes())
+        else:
+            asked.say("404 Not Found")
+
+    with scripted(answer) as server, pytest.raises(errors.NotFound):
+        read(server.url("m") + slash, signer)
 
 
 def test_a_command_does_not_take_a_file_for_a_signed_folder(tmp_path: Path, signer: Signer) -> None:
@@ -722,7 +753,7 @@ def test_a_server_of_a_folder_with_the_name_of_a_file(
     settings = serving.Settings({"uri": uri, "options": signer.options})
     is_folder = model.endswith("/") or uri.endswith("/")
     with pytest.raises(errors.HashMismatch if is_folder else errors.Crypto):
-        serving.weights(settings, model)
+        list(serving.weights(settings, model))
 
 
 def test_the_model_that_a_server_was_given_is_compared_only_with_trust() -> None:
@@ -900,7 +931,7 @@ def test_a_checkpoint_of_ranks_in_the_place_of_a_file(
     with pytest.raises((errors.Crypto, refused), match="a folder with the name of a file"):
         read(tmp_path / name, signer)
     command = ("verify", "-o", f"trust={signer.options['trust']}")
-    run(*command, tmp_path / name, status=1 if name == "last.ckpt" else 2)
+    run(*command, tmp_path / name, status=2)
     (tmp_path / name).rename(tmp_path / "m")
     read(tmp_path / "m", signer)
     run(*command, tmp_path / "m")
