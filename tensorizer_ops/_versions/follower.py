@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import torch
 
@@ -111,6 +110,7 @@ class Follower:
         self._is_empty = False  # whether there is no list
         self._version = after  # that was returned last
         self._reached = after  # that the target was brought to, which may not have been the last
+        self._tried: Version | None = None  # that the last change was to make
         self._is_trusting = "trust" in self._place.loads
         # Of what the target is; None: unknown.
         self._digest = self._digest_of_file(not self._is_trusting) if self._is_file else None
@@ -201,6 +201,9 @@ class Follower:
                 return None
             if self._is_between and self._is_file:
                 self._digest, self._is_between = self._digest_of_file(believed=False), False
+                # An upload whose answer was lost.
+                if self._tried is not None and self._digest == self._tried.digest:
+                    self._reached = self._tried
             newest = listing.versions[-1].version
             if newest == self._version and self._digest == newest.digest:
                 return None
@@ -280,7 +283,7 @@ class Follower:
         The first one may be older than that, and may not lead on: nobody has signed the list.
         """
         uri, options = self._given
-        target = _new_name(tempfile.gettempdir(), ".tensors")
+        target = os.path.join(tempfile.gettempdir(), f".follow-{secrets.token_hex(8)}.tensors")
         maker = Follower(uri, target, self._threads, options, self._place.encryption())
         pinned = SecretOptions({**maker._target_loads, "digest": entries[-1].digest})
         with (
@@ -289,25 +292,20 @@ class Follower:
         ):
             load_into(self._target, _path_of(file), threads=self._threads, options=pinned)
 
-    def _unnamed(self, entries: list[Entry], begin: Callable[[str], None]) -> BinaryIO:
+    def _unnamed(self, entries: list[Entry], begin: Callable[[str], None]) -> IO[bytes]:
         """Make versions, one after another, and return the last one, as a file without a name.
 
-        So nobody can put another in its place, and nothing is left of it, whatever happens.
+        So nobody reads it, or puts another in its place, and nothing is left of it.
         """
         path = local_path(self._target)
         folder = tempfile.gettempdir()
         if path:
             there = os.path.realpath(path) if os.path.isfile(path) else os.path.abspath(path)
             folder = os.path.dirname(there)
-            os.makedirs(folder, exist_ok=True)
-        is_safetensors = ".safetensors" in os.path.basename(path or to_uri(self._target)).lower()
-        ending = ".safetensors" if is_safetensors else ".tensors"
-        file = _made(_new_name(folder, ending), begin)
+        file = _made(folder, begin)
         for entry in entries[1:]:
             with file as before:
-                file = _made(
-                    _new_name(folder, ending), partial(self._apply, entry, _path_of(before))
-                )
+                file = _made(folder, partial(self._apply, entry, _path_of(before)))
         return file
 
     def _ways(
@@ -384,7 +382,7 @@ class Follower:
         options: dict[str, Any] = {"threads": self._threads}
         if self._is_file:
             options["base_options"] = self._target_loads
-            options["target_options"] = self._target_saves
+            options["target_options"] = self._saves_of(target)
         with self._changing(entry, base if target is None else target):
             apply_opened(delta, base, target, **options)
 
@@ -399,12 +397,20 @@ class Follower:
                     target,
                     threads=self._threads,
                     source_options=pinned,
-                    target_options=self._target_saves,
+                    target_options=self._saves_of(target),
                 )
             elif isinstance(target, MutableMapping) and not target:
                 target.update(load(source, threads=self._threads, options=pinned))
             else:
                 load_into(target, source, threads=self._threads, options=pinned)
+
+    def _saves_of(self, target: Any) -> Options:
+        """Return the options to save to the target, or to what has no name that tells a format."""
+        if target is None or target is self._target or "format" in self._target_saves:
+            return self._target_saves
+        name = os.path.basename(local_path(self._target) or to_uri(self._target)).lower()
+        kind = "safetensors" if ".safetensors" in name else "tensors"
+        return SecretOptions({**self._target_saves, "format": kind})
 
     @contextmanager
     def _changing(self, entry: Entry, target: Any) -> Iterator[None]:
@@ -414,32 +420,26 @@ class Follower:
             return
         if self._is_file:
             self._refuse_stream()
+        self._tried = None if self._digest == entry.digest else entry.version
         self._digest, self._is_between = None, True
         yield
         self._digest, self._reached = entry.digest, entry.version
         self._is_between = entry.version != self._version
 
 
-def _new_name(folder: str, ending: str) -> str:
-    return os.path.join(folder, f".follow-{secrets.token_hex(8)}{ending}")
+def _path_of(file: IO[bytes]) -> str:
+    """Return a path by which a file is opened anew, and read from its beginning."""
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
-def _path_of(file: BinaryIO) -> str:
-    return f"/proc/self/fd/{file.fileno()}"
-
-
-def _made(path: str, make: Callable[[str], None]) -> BinaryIO:
-    """Return the file that ``make`` writes at a path, which then names it no more."""
-    make(path)
-    try:
-        # Others may have put something in its place: an older file, a link, a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return os.fdopen(descriptor, "rb")
-        os.close(descriptor)
-        raise errors.InvalidFormat(f"{path!r} is not the file that was written: it was replaced")
-    except OSError as error:
-        raise_own(error)
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
+def _made(folder: str, make: Callable[[str], None]) -> IO[bytes]:
+    """Return a file in a folder that never has a name, which ``make`` writes."""
+    with ExitStack() as failed:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            file = failed.enter_context(tempfile.TemporaryFile(prefix=".follow-", dir=folder))
+        except OSError as error:
+            raise_own(error)
+        make(f"fd:{file.fileno()}")
+        failed.pop_all()
+        return file

@@ -292,11 +292,35 @@ def test_what_is_between_versions_has_no_name(
     def then_listed(self: Any, entry: Any, base: Any, target: Any = None) -> None:
         seen.append(os.listdir(tmp_path / "served"))
         apply(self, entry, base, target)
+        seen.append(os.listdir(tmp_path / "served"))
 
     monkeypatch.setattr(follower_module.Follower, "_apply", then_listed)
     assert [each.number for each in versions] == [4]
-    assert seen == [["copy.tensors"]] * 3
+    assert seen == [["copy.tensors"]] * 6
     assert has(target) == 4
+
+
+def test_an_upload_whose_answer_was_lost(
+    place: Path, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Has brought the target to a newer version than was returned."""
+    target = tmp_path / "copy.tensors"
+    first, second, third = published(place, signer, 3)
+    forge(place, [first])
+    versions = follow(place, target, interval=0.01, patience=0.1, options=signer.options)
+    assert next(versions).number == 1
+    forge(place, [first, second, third | {"delta": None}])
+    convert = follower_module.convert
+
+    def then_lost(*given: Any, **how: Any) -> None:
+        convert(*given, **how)
+        forge(place, [first, second])
+        monkeypatch.undo()
+        raise errors.Unavailable("the answer was lost")
+
+    monkeypatch.setattr(follower_module, "convert", then_lost)
+    assert not list(versions)
+    assert has(target) == 3
 
 
 def test_a_follower_that_begins_and_a_list_with_wrong_digests(
