@@ -100,8 +100,8 @@ def attest(
                 "model= has a ScriptModule, which load_weights= cannot fill: give none"
             )
         state, sizes = state_of(model, reader), sizes_in(reader)
-        others = unlisted_in(state, model), Attributes(model, state)
-        watch = Watch(state, *others, doubts(model, state), sizes, dtypes_in(reader))
+        others = unlisted_in(state, model), Attributes(model, state), doubts(model, state)
+        watch = Watch(state, *others, sizes, dtypes_in(reader), model.parameters())
         tied = Tied(model)
         with Kept(model, watch.attestation), watch:
             load_weights(tied.seeing(weights_of(reader)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import Parameter, is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -57,6 +57,7 @@ class Watch(TorchDispatchMode):
         doubts: Mapping[str, str],
         stored: Mapping[str, int],
         dtypes: Collection[torch.dtype],
+        parameters: Iterable[torch.Tensor],
     ) -> None:
         """Begin to watch tensors.
 
@@ -67,6 +68,7 @@ class Watch(TorchDispatchMode):
             doubts: why some of ``tensors`` cannot be compared, by name.
             stored: how many elements the tensors of the file have.
             dtypes: the types of these tensors.
+            parameters: those of the model, which a loader must fill.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.attestation = Attestation([], {}, {}, [])
@@ -75,6 +77,7 @@ class Watch(TorchDispatchMode):
         self._unlisted = unlisted.keys()
         self._attributes = attributes
         self._stored, self._dtypes = stored, dtypes
+        self._parameters = set(map(identity, parameters))
         for name, tensor in self._tensors.items():
             if _lies_elsewhere(tensor):  # whose writes would be run
                 refuse_without_memory(name, tensor, _COMPARED)
@@ -105,7 +108,7 @@ class Watch(TorchDispatchMode):
             unknown.add(name)
         crc32s = self._comparing.crc32s(self._data[names[0]] for names, _ in spans)
         self._watched = [
-            Watched(names, self._data[names[0]], where, crc32, set(), [{}], set(), {})
+            Watched(names, self._data[names[0]], where, crc32, set(), [{}], [], set(), {})
             for (names, where), crc32 in zip(spans, crc32s, strict=True)
         ]
         for watched in self._watched:
@@ -148,12 +151,16 @@ class Watch(TorchDispatchMode):
         complete: dict[str, Watched] = {}
         for watched, crc32 in zip(self._watched, crc32s, strict=True):
             name = watched.names[0]
-            watched.compare()
+            is_replaced = watched.compare()
             if differences := watched.differences.items():
                 texts = [each.text(watched.tensor.shape, other) for other, each in differences]
                 found.different[name] = "; ".join(texts)
             elif name in found.not_compared:
                 continue
+            elif is_replaced and (others := self._sharing_with(watched)):
+                found.not_compared[name] = (
+                    f"the loader writes several weights to the memory that it shares with {others}"
+                )
             elif crc32 != watched.crc32:
                 found.not_compared[name] = (
                     "it has changed meanwhile: the loader writes to it without torch, or on "
@@ -176,11 +183,18 @@ class Watch(TorchDispatchMode):
                 complete[name] = watched
         self._list_compared(complete)
 
+    def _sharing_with(self, watched: Watched) -> str:
+        """Return the names of others that have some of the memory of one, and another layout."""
+        others = (each for each in self._owners.of(watched.tensor) if each is not watched)
+        return ", ".join(repr(each.names[0]) for each in others)
+
     def _is_expected(self, watched: Watched) -> bool:
+        listed = [name for name in watched.names if name not in self._unlisted]
+        # A state_dict() may show a parameter as another tensor of its memory.
+        is_parameter = identity(watched.tensor) in self._parameters
         return any(
-            name in self._stored or isinstance(self._tensors[name], torch.nn.Parameter)
-            for name in watched.names
-            if name not in self._unlisted
+            is_parameter or name in self._stored or isinstance(self._tensors[name], Parameter)
+            for name in listed
         )
 
     def _list_compared(self, complete: dict[str, Watched]) -> None:

@@ -32,6 +32,7 @@ class Watched(NamedTuple):
     crc32: int
     parts: set[Layout]  # that were compared
     writes: list[dict[Layout, Write]]  # the last one to each, in order; see Watched.settle()
+    replaced: list[Write]  # before these
     sources: set[str]  # the names of other watched tensors that it is copied from
     differences: dict[str, Difference]  # by what it differs from
 
@@ -39,7 +40,8 @@ class Watched(NamedTuple):
         """Add a write, in place of one to the same part."""
         layout = Layout.of(made.part)
         self.parts.add(layout)
-        self.writes[-1].pop(layout, None)
+        if (before := self.writes[-1].pop(layout, None)) is not None:
+            self.replaced.append(before)
         self.writes[-1][layout] = made
 
     def forget(self, part: torch.Tensor) -> None:
@@ -51,8 +53,9 @@ class Watched(NamedTuple):
         if self.writes[-1]:
             self.writes.append({})
 
-    def compare(self) -> None:
-        """Find what differs from what is written last."""
+    def compare(self) -> bool:
+        """Find what differs from what is written last. Return whether more differed before."""
+        is_replaced = any(made.result() for made in self.replaced)
         for writes in self.writes:
             results = {layout: made.result() for layout, made in writes.items()}
             if any(results.values()) and _may_overlap(writes):
@@ -60,12 +63,14 @@ class Watched(NamedTuple):
                 for layout, made in reversed(writes.items()):
                     if results[layout] and (covered := later.elements_of(made.part)).any():
                         results[layout] = Difference.at(made.differing() & ~covered)
+                        is_replaced = True
                     later.add(layout)
             for layout, made in writes.items():
                 if found := results[layout]:
                     places = [_place_in(self, made.part, place) for place in found.places]
                     known = self.differences.setdefault(made.other, Difference([], 0))
                     known.add(places, found.count)
+        return is_replaced
 
 
 class Owner(Protocol):

@@ -77,7 +77,7 @@ class Tied:
         If it is not known which are used, others may have names that end alike, such as those of
         a draft: then the model can have one of each.
         """
-        for found in self._found.values():
+        for found in map(_sure, self._found.values()):
             every = [{name: each} for named in found.values() for name, each in named.items()]
             if used is not None:
                 groups = [each for each in every if next(iter(each)) in used]
@@ -110,6 +110,24 @@ def _ends(name: str) -> Iterator[str]:
     parts = name.split(".")
     yield name
     yield from (".".join(parts[i:]) for i in range(1, len(parts) - 1))
+
+
+def _sure(found: dict[str, _Weights]) -> dict[str, _Weights]:
+    """Leave out weights whose names end as one of one part, unless both have the same prefix.
+
+    Such a name, as "weight", ends others, too.
+    """
+
+    def is_sure(name: str, end: str) -> bool:
+        prefix = name.removesuffix(end)
+        others = (prefix + other in named for other, named in found.items() if other != end)
+        return not prefix or "." in end or any(others)
+
+    return {
+        end: sure
+        for end, named in found.items()
+        if (sure := {name: each for name, each in named.items() if is_sure(name, end)})
+    }
 
 
 def _all(found: _Weights) -> set[_Contents]:

@@ -85,7 +85,8 @@ def _attested(
         watched = {name: tensor for name, tensor in tensors.items() if name not in hidden}
         others = {name: each for name, each in unlisted.items() if name not in hidden}
         attributes = Attributes(model, tensors)
-        watch = Watch(watched, others, attributes, unclear, sizes, dtypes_in(*readers))
+        stored = sizes, dtypes_in(*readers)
+        watch = Watch(watched, others, attributes, unclear, *stored, model.parameters())
         contents = signed_contents(readers)
         with watch:
             every = itertools.chain.from_iterable(map(weights_of, readers))

@@ -631,6 +631,81 @@ def test_parameters_of_the_root_that_the_model_ties(tmp_path: Path) -> None:
         assert found.equal == is_equal
 
 
+def test_names_of_one_part_that_end_others(tmp_path: Path) -> None:
+    """A tied parameter of the root is called "weight", as are parts of others in the file."""
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.randn(4, 4))
+    model.proj = torch.nn.Linear(4, 4, bias=False)
+    model.proj.weight = model.weight
+    model.qk = torch.nn.Linear(4, 8, bias=False)
+    halves = dict(zip(("q.weight", "k.weight"), model.qk.weight.detach().chunk(2), strict=True))
+    tensorizer_ops.save(tmp_path / "m.tensors", {"weight": model.weight.detach(), **halves})
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        given = dict(weights)
+        model.weight.data.copy_(given["weight"])
+        model.qk.weight.data.copy_(torch.cat([given["q.weight"], given["k.weight"]]))
+
+    assert attest(model, tmp_path / "m.tensors", load_weights=load_weights).equal
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda weight: weight.t(), lambda weight: weight.view(2, 18), lambda weight: weight[:3]],
+)
+def test_weights_that_the_model_ties_by_a_view(tmp_path: Path, view: Any) -> None:
+    model = torch.nn.ParameterDict({"embed": torch.randn(6, 6)})
+    model["head"] = torch.nn.Parameter(view(model["embed"].data))
+    stored = {name: each.detach().clone() for name, each in model.items()}
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            model[name].data.copy_(weight)
+
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    assert attest(model, tmp_path / "m.tensors", load_weights=load_weights).equal
+    flip(stored["embed"], 5)
+    tensorizer_ops.save(tmp_path / "m.tensors", stored)
+    assert not attest(model, tmp_path / "m.tensors", load_weights=load_weights).equal
+
+
+@pytest.mark.parametrize("kind", ["detached", "no parameter"])
+def test_a_parameter_that_no_weight_fills(tmp_path: Path, kind: str) -> None:
+    """And that the state_dict() shows as a plain tensor, as it does buffers."""
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 4, bias=False) for name in "ab"})
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a.weight": model["a"].weight.detach()})
+    if kind == "detached":
+        model["b"].register_state_dict_post_hook(
+            lambda _, state, prefix, __: state.update(
+                {f"{prefix}weight": state[f"{prefix}weight"].detach()}
+            )
+        )
+    else:
+        model["b"]._parameters["weight"] = model["b"].weight.detach()
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            model.get_parameter(name).data.copy_(weight)
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load_weights)
+    assert found.compared == ["a.weight"] and list(found.not_compared) == ["b.weight"]
+
+
+@pytest.mark.parametrize("by_loader", [False, True])
+def test_a_model_that_was_made_for_inference(tmp_path: Path, by_loader: bool) -> None:
+    with torch.inference_mode():
+        model = torch.nn.Linear(4, 4)
+    tensorizer_ops.save(tmp_path / "m.tensors", model.state_dict())
+
+    def load_weights(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        for name, weight in weights:
+            model.get_parameter(name).data.copy_(weight)
+
+    how = load_weights if by_loader else None
+    assert attest(model, tmp_path / "m.tensors", load_weights=how).equal
+    assert attest(model.state_dict(), tmp_path / "m.tensors").equal
+
+
 @pytest.mark.parametrize("prefix", ["", "model."])
 def test_layers_that_the_model_ties(tmp_path: Path, prefix: str) -> None:
     """Many names end alike, and the loader knows them without a prefix."""

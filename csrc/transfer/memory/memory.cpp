@@ -236,7 +236,10 @@ at::Tensor same_memory(const at::Tensor& tensor) {
       c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
   c10::TensorImpl* const impl = other.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  // Those of inference mode count no versions.
+  if (!other.is_inference()) {
+    impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  }
   return other;
 }
 
