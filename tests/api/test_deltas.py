@@ -574,3 +574,23 @@ def test_traces_are_refused(folder: Path) -> None:
         torch.jit.trace(make, torch.ones(1))
     with pytest.raises(InvalidArgument, match="cannot trace"):
         make_fx(make)(torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "encrypted, to",
+    [("base", "target"), ("delta", "target"), ("delta", "in place"), ("delta", "memory")],
+)
+def test_a_key_that_was_not_given(folder: Path, encrypted: str, to: str) -> None:
+    base, delta = folder / "older.tensors", folder / "d.delta.tensors"
+    options = {"target_options": KEY} if encrypted == "delta" else {}
+    tensorizer_ops.delta(base, folder / "newer.tensors", delta, **options)
+    held = tensorizer_ops.load(base, copy=True)
+    if encrypted == "base":
+        tensorizer_ops.encrypt(base, folder / "encrypted.tensors", key=KEY["key"])
+        base = folder / "encrypted.tensors"
+    before = base.read_bytes()
+    target = folder / "made.tensors" if to == "target" else None
+    with pytest.raises(Crypto, match="no key was given"):
+        tensorizer_ops.apply(delta, held if to == "memory" else base, target)
+    assert base.read_bytes() == before
+    assert_same(held, tensorizer_ops.load(folder / "older.tensors"))

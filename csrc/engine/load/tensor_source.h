@@ -22,7 +22,7 @@ namespace tensorizer {
 struct TensorFile {
   Source& source;
   const Catalogue& catalogue;
-  FileKeys* keys;                       // null if the file is not encrypted
+  FileKeys* keys;                       // null if no key was given
   DataDigests* data_digests = nullptr;  // as in LoadSettings
   // Whether the chunks of plain data are compared with the digests that the file lists of them.
   bool checks_chunks = false;
