@@ -24,6 +24,8 @@ namespace {
 constexpr std::size_t kStart = kShortestEverywhere;
 constexpr std::size_t kLongestWord = 3;
 constexpr std::size_t kMost = 4096;
+// How many sizes of secrets that begin alike are told from each other: a server can choose more.
+constexpr std::size_t kMostSizes = 16;
 
 thread_local const Redactor* quotes_redactor = nullptr;
 
@@ -35,8 +37,8 @@ std::uint64_t start_of(const char* text) {
   return start;
 }
 
-// The hashes of all parts of a text, each in a time that does not depend on its size: a server may
-// choose long secrets that begin alike. Polynomials modulo 2^61 - 1, at a random place.
+// The hashes of all parts of a text, each in a time that does not depend on its size. Polynomials
+// modulo 2^61 - 1, at a random place.
 class Hashes {
  public:
   explicit Hashes(std::string_view text) : until_(1, 0), powers_(1, 1) {
@@ -80,7 +82,8 @@ class SecretHashes {
     return true;
   }
 
-  // Returns the size of the longest one at a place of a text, or 0.
+  // Returns the size of the longest one at a place of a text, or 0. If too many begin as the text
+  // does there, all that is left of it counts as one.
   std::size_t longest_at(std::size_t begin, std::string_view text,
                          std::optional<Hashes>& hashes) const {
     const std::uint64_t start = start_of(text.data() + begin);
@@ -88,6 +91,7 @@ class SecretHashes {
     for (const Generation* const known : {&latest_, &before_}) {
       const auto sizes = known->sizes.find(start);
       if (sizes == known->sizes.end()) continue;
+      if (sizes->second.size() > kMostSizes) return text.size() - begin;
       if (!hashes) hashes.emplace(text);
       for (auto size = sizes->second.rbegin(); size != sizes->second.rend(); ++size) {
         if (*size <= longest) break;
@@ -136,10 +140,14 @@ bool redact_everywhere(std::string_view secret, SecretKind kind) {
 Redaction::Redaction(std::string_view text)
     : text_(text), lower_(lower_case(text)), secret_(text.size()) {
   std::optional<Hashes> hashes;  // few texts have what begins as a secret
+  std::size_t end = 0;           // of the secrets that begin before
   const std::lock_guard lock(known().mutex);
-  for (std::size_t at = 0; at + kStart <= lower_.size(); ++at) {
+  for (std::size_t at = 0; std::max(at + kStart, end + 1) <= lower_.size(); ++at) {
     for (const SecretHashes& secrets : known().kinds) {
-      cover(at, at + secrets.longest_at(at, lower_, hashes));
+      const std::size_t until = at + secrets.longest_at(at, lower_, hashes);
+      if (until <= end) continue;
+      cover(std::max(at, end), until);
+      end = until;
     }
   }
 }

@@ -52,7 +52,8 @@ Manifest manifest_to_sign(const ModelToSign& model) {
                               static_cast<std::size_t>(count)});
     manifest.digests.insert(manifest.digests.end(), file.digests.begin(), file.digests.end());
   }
-  if (manifest.files.empty()) cannot_sign("the model has no files with data");
+  if (manifest.files.empty())
+    cannot_sign("the model " + quote(model.name) + " has no files with data");
   std::ranges::sort(manifest.files, {}, &ManifestFile::name);
   const auto twice = std::ranges::adjacent_find(manifest.files, {}, &ManifestFile::name);
   if (twice != manifest.files.end()) {

@@ -48,6 +48,13 @@ TEST(Quote, RepeatsNoSecret) {
   EXPECT_EQ(quote(many + "first-secret-of-tw"), "'...'") << "what is shown ends before the others";
 }
 
+TEST(Quote, EndsWhereTooManySecretsBegin) {
+  for (std::size_t size = 8; size < 40; ++size) {
+    redact_everywhere(std::string(size, 'q'), SecretKind::Passing);
+  }
+  EXPECT_EQ(quote("a secret: qqqqqqqqq, b"), "'a secret: ...'");
+}
+
 TEST(Quote, RepeatsNoSecretThatOverlapsOneOfTheRequest) {
   redact_everywhere("secret-of-the-user", SecretKind::Given);
   struct Short final : Redactor {

@@ -102,8 +102,9 @@ HttpOutcome HttpConnection::run(Cancel& cancel) {
   } ended{*this};
   for (;;) {
     auto failure = wait(cancel);
-    HttpOutcome outcome{std::move(failure), answer_,        request_.url,
-                        home_answer_,       sent_secrets(), request_.passing_secrets};
+    add_logins();
+    HttpOutcome outcome{std::move(failure), answer_,          request_.url,
+                        home_answer_,       request_.secrets, request_.passing_secrets};
     if (paused_ || outcome.failure || !leads_on()) return outcome;
     give_up();
     outcome.failure = follow();
@@ -126,10 +127,12 @@ bool HttpConnection::is_at_home() const {
   return origin_of(request_.url) == origin_of(request_.home);
 }
 
-// Returns the secrets of the request, with the login that libcurl has taken from ~/.netrc. Other
-// schemes, which are signatures, name headers that messages need.
-Secrets HttpConnection::sent_secrets() const {
-  Secrets secrets = request_.secrets;
+// Adds the logins that libcurl has sent to the secrets of the request: that of ~/.netrc, or one
+// that a server has chosen in a redirect. Other schemes, which are signatures, name headers that
+// messages need.
+void HttpConnection::add_logins() {
+  const bool is_own = redirects_ == 0 && request_.url == request_.home;
+  Secrets& secrets = is_own ? request_.secrets : request_.passing_secrets;
   std::string_view heads = sent_heads_;
   while (!heads.empty()) {
     const std::size_t end = std::min(heads.find('\n'), heads.size() - 1) + 1;
@@ -137,7 +140,7 @@ Secrets HttpConnection::sent_secrets() const {
     if (lower_case(line).starts_with("authorization: basic ")) add_header_secrets(secrets, line);
     heads.remove_prefix(end);
   }
-  return secrets;
+  sent_heads_.clear();
 }
 
 // Starts the request at the redirect's target, or returns why not.

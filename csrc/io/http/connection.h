@@ -154,7 +154,7 @@ class HttpConnection {
   std::optional<ConnectionFailure> end();
   void hand_over_head();
   void take_head_line(std::string_view line);
-  Secrets sent_secrets() const;
+  void add_logins();
 
   // Called by libcurl.
   static std::size_t on_header(const char* data, std::size_t size, std::size_t count, void* self);
@@ -179,7 +179,7 @@ class HttpConnection {
   int redirects_ = 0;
   HttpAnswer answer_;
   std::optional<HttpAnswer> home_answer_;
-  std::string sent_heads_;  // of the requests of all redirects together
+  std::string sent_heads_;  // since add_logins()
   TimeLimits limits_{0, 0};
   std::uint64_t head_size_ = 0;  // of the responses of all redirects together
   std::uint64_t body_size_ = 0;
