@@ -93,7 +93,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
     if is_signed:  # all that is in the folder
         others = {name: value for name, value in options.items() if name != "trust"}
         checks.append(_signature(uri, options["trust"], others.pop("signature", None), others))
-    elif found and "trust" in options and folder.path is not None:
+    elif found and trusts and folder.path is not None:
         # A signed checkpoint may have been put beside a changed model.
         checks += [
             _file(os.path.join(folder.path, name), given, options)
