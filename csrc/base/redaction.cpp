@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kStart = kShortestEverywhere;
 constexpr std::size_t kLongestWord = 3;
 constexpr std::size_t kMost = 4096;
-// How many sizes of secrets that begin alike are told from each other: a server can choose more.
+// How many sizes of secrets that begin alike are looked for: a server can choose thousands.
 constexpr std::size_t kMostSizes = 16;
 
 thread_local const Redactor* quotes_redactor = nullptr;
@@ -82,8 +82,7 @@ class SecretHashes {
     return true;
   }
 
-  // Returns the size of the longest one at a place of a text, or 0. If too many begin as the text
-  // does there, all that is left of it counts as one.
+  // Returns the size of the longest one at a place of a text, or 0.
   std::size_t longest_at(std::size_t begin, std::string_view text,
                          std::optional<Hashes>& hashes) const {
     const std::uint64_t start = start_of(text.data() + begin);
@@ -91,10 +90,10 @@ class SecretHashes {
     for (const Generation* const known : {&latest_, &before_}) {
       const auto sizes = known->sizes.find(start);
       if (sizes == known->sizes.end()) continue;
-      if (sizes->second.size() > kMostSizes) return text.size() - begin;
       if (!hashes) hashes.emplace(text);
+      std::size_t tries = 0;
       for (auto size = sizes->second.rbegin(); size != sizes->second.rend(); ++size) {
-        if (*size <= longest) break;
+        if (*size <= longest || ++tries > kMostSizes) break;
         if (*size > text.size() - begin) continue;
         if (known->hashes.contains(hashes->of(begin, *size))) longest = *size;
       }

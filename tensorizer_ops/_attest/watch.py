@@ -159,7 +159,8 @@ class Watch(TorchDispatchMode):
                 continue
             elif is_replaced and (others := self._sharing_with(watched)):
                 found.not_compared[name] = (
-                    f"the loader writes several weights to the memory that it shares with {others}"
+                    "the loader writes different values to it in turn, and its memory lies where "
+                    f"{others} has some"
                 )
             elif crc32 != watched.crc32:
                 found.not_compared[name] = (

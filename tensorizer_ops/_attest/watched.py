@@ -32,7 +32,7 @@ class Watched(NamedTuple):
     crc32: int
     parts: set[Layout]  # that were compared
     writes: list[dict[Layout, Write]]  # the last one to each, in order; see Watched.settle()
-    replaced: list[Write]  # before these
+    replaced: list[Callable[[], Difference | None]]  # the results of writes before these
     sources: set[str]  # the names of other watched tensors that it is copied from
     differences: dict[str, Difference]  # by what it differs from
 
@@ -41,7 +41,7 @@ class Watched(NamedTuple):
         layout = Layout.of(made.part)
         self.parts.add(layout)
         if (before := self.writes[-1].pop(layout, None)) is not None:
-            self.replaced.append(before)
+            self.replaced.append(before.result)
         self.writes[-1][layout] = made
 
     def forget(self, part: torch.Tensor) -> None:
@@ -55,7 +55,7 @@ class Watched(NamedTuple):
 
     def compare(self) -> bool:
         """Find what differs from what is written last. Return whether more differed before."""
-        is_replaced = any(made.result() for made in self.replaced)
+        is_replaced = any(result() for result in self.replaced)
         for writes in self.writes:
             results = {layout: made.result() for layout, made in writes.items()}
             if any(results.values()) and _may_overlap(writes):

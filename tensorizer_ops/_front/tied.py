@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Set
 
 import torch
 
@@ -66,23 +66,24 @@ class Tied:
                 self._found[tensor][end][name] = kept
             yield name, weight
 
-    def tell(self, different: dict[str, str], used: Container[str]) -> None:
+    def tell(self, different: dict[str, str], used: Set[str]) -> None:
         """List what differs in the file, and the model ties, of the weights that it has used."""
         if torn := self._torn(used):
             different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"
 
-    def _torn(self, used: Container[str] | None) -> tuple[str, str] | None:
+    def _torn(self, used: Set[str] | None) -> tuple[str, str] | None:
         """Return the names of two weights that differ, and that the model ties.
 
-        If it is not known which are used, others may have names that end alike, such as those of
+        Those that have their names in the model count. If it is not known which are used, others may have names that end alike, such as those of
         a draft: then the model can have one of each.
         """
         for found in map(_sure, self._found.values()):
             every = [{name: each} for named in found.values() for name, each in named.items()]
-            if used is not None:
-                groups = [each for each in every if next(iter(each)) in used]
+            own = [each for each in every if next(iter(each)) in self._tensors]
+            if used is not None:  # a loader passes over a head that the model ties
+                those = used - self._tensors.keys()
+                groups = own + [each for each in every if next(iter(each)) in those]
             else:
-                own = [each for each in every if next(iter(each)) in self._tensors]
                 groups = own if len(own) > 1 else [*found.values()]
             if len(groups) > 1:
                 each = [(next(iter(named)), _all(named)) for named in groups]
