@@ -74,8 +74,9 @@ class Tied:
     def _torn(self, used: Set[str] | None) -> tuple[str, str] | None:
         """Return the names of two weights that differ, and that the model ties.
 
-        Those that have their names in the model count. If it is not known which are used, others may have names that end alike, such as those of
-        a draft: then the model can have one of each.
+        Those that have their names in the model count. If it is not known which are used, others
+        may have names that end alike, such as those of a draft: then the model can have one of
+        each.
         """
         for found in map(_sure, self._found.values()):
             every = [{name: each} for named in found.values() for name, each in named.items()]
