@@ -131,6 +131,7 @@ lint: $(STAMPS)/test
 	@$(BIN)/python tools/check_imports.py
 	@$(BIN)/python tools/check_doors.py
 	@$(BIN)/python tools/messages.py
+	@! git ls-files | grep "[^[:alnum:]._/-]"
 	@$(BIN)/zizmor --offline --strict-collection --quiet .github
 
 site: $(STAMPS)/site

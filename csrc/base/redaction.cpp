@@ -29,8 +29,6 @@ constexpr std::size_t kMostSizes = 16;
 
 thread_local const Redactor* quotes_redactor = nullptr;
 
-bool is_word(char c) { return is_letter(c) || is_digit(c); }
-
 std::uint64_t start_of(const char* text) {
   std::uint64_t start;
   std::memcpy(&start, text, sizeof(start));
@@ -44,6 +42,8 @@ class Hashes {
   explicit Hashes(std::string_view text) : until_(1, 0), powers_(1, 1) {
     static const std::uint64_t place =
         (std::uint64_t{random_number()} << 28 ^ random_number()) % kPrime;
+    until_.reserve(text.size() + 1);
+    powers_.reserve(text.size() + 1);
     for (const char c : text) {
       until_.push_back(reduced(times(until_.back(), place) + static_cast<unsigned char>(c) + 1));
       powers_.push_back(times(powers_.back(), place));
@@ -157,7 +157,7 @@ void Redaction::add(std::string_view secret) {
   for (std::size_t at = 0; (at = lower_.find(wanted, at)) != lower_.npos; ++at) {
     const std::size_t end = at + wanted.size();
     const bool is_part =
-        (at > 0 && is_word(lower_[at - 1])) || (end < lower_.size() && is_word(lower_[end]));
+        (at > 0 && is_in_word(lower_[at - 1])) || (end < lower_.size() && is_in_word(lower_[end]));
     if (wanted.size() > kLongestWord || !is_part) cover(at, end);
   }
 }

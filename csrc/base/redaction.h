@@ -8,7 +8,7 @@
 
 namespace tensorizer {
 
-// What a new secret may displace if there are too many: only others of the same kind.
+// Where a secret is from. If there are too many, a new one displaces only those of its kind.
 enum class SecretKind {
   Given,    // by the user
   Passing,  // made for one request, or chosen by a server

@@ -9,6 +9,7 @@ namespace tensorizer {
 inline bool is_space(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\r'); }
 inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+inline bool is_in_word(char c) noexcept { return is_letter(c) || is_digit(c); }
 
 // Returns `text` without the white space around it.
 inline std::string_view trimmed(std::string_view text) noexcept {

@@ -57,8 +57,6 @@ struct Parts {
   bool is_ambiguous = false;
 };
 
-bool is_word(char c) { return is_letter(c) || is_digit(c); }
-
 bool is_port(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_digit);
 }
@@ -84,7 +82,7 @@ std::size_t scheme_of(std::string_view uri) {
   const std::size_t end = uri.find("://");
   if (end != uri.npos) return end;
   const std::size_t colon = uri.find(':');
-  return std::ranges::all_of(uri.substr(0, colon), is_word) ? colon : uri.npos;
+  return std::ranges::all_of(uri.substr(0, colon), is_in_word) ? colon : uri.npos;
 }
 
 // Returns the offset of what may be secret in the key of an object: somebody may have copied the
@@ -233,7 +231,7 @@ void add_header_secrets(Secrets& secrets, std::string_view line) {
   // Messages need words like "Bearer".
   if (name.ends_with("authorization")) value = behind;
   const auto add = [&secrets](std::string_view part) {
-    if (std::ranges::any_of(part, is_word)) secrets.emplace_back(part);
+    if (std::ranges::any_of(part, is_in_word)) secrets.emplace_back(part);
   };
   while (!value.empty()) {
     const std::size_t end = std::min(value.find_first_of(" ;,\"{}"), value.size());

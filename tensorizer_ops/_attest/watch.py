@@ -190,12 +190,17 @@ class Watch(TorchDispatchMode):
         return ", ".join(repr(each.names[0]) for each in others)
 
     def _is_expected(self, watched: Watched) -> bool:
-        listed = [name for name in watched.names if name not in self._unlisted]
-        # A state_dict() may show a parameter as another tensor of its memory.
-        is_parameter = identity(watched.tensor) in self._parameters
-        return any(
-            is_parameter or name in self._stored or isinstance(self._tensors[name], Parameter)
-            for name in listed
+        """Return whether a file should have it: a parameter, or what is stored by one of its names.
+
+        A ``state_dict()`` may show a parameter as another tensor of its memory.
+        """
+        listed = set(watched.names) - self._unlisted
+        return bool(listed) and (
+            identity(watched.tensor) in self._parameters
+            or any(
+                name in self._stored or isinstance(self._tensors[name], Parameter)
+                for name in listed
+            )
         )
 
     def _list_compared(self, complete: dict[str, Watched]) -> None:

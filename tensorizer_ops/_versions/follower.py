@@ -390,7 +390,8 @@ class Follower:
         assert entry.whole is not None
         source = self._place.folder.uri(entry.whole)
         pinned = SecretOptions({**self._place.loads, "digest": entry.digest})
-        if self._is_trusting:  # that this number is signed, before it counts as tried
+        if self._is_trusting and self._is_file and target is self._target:
+            # That its number is signed is checked before it counts as tried.
             torch.classes.tensorizer.Reader(source, as_text(self._place.loads)).names()
         with self._changing(entry, target):
             if self._is_file:

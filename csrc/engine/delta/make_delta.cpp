@@ -25,10 +25,7 @@ struct Model {
                 DataDigests::are_listed(opened.catalogue(), DigestVersion::Chunks),
                 opened.source().label()) {
     check_wants(opened.source(), Wants::AnyOrder);
-    if (opened.catalogue().encrypted() && opened.keys() == nullptr) {
-      throw Error(ErrorKind::Crypto,
-                  opened.source().label() + ": the file is encrypted, and no key was given for it");
-    }
+    check_key(opened.source(), opened.catalogue(), opened.keys());
     const std::optional<ModelDigest>& pinned = opened.options().digest;
     if (pinned && pinned->version == DigestVersion::Tensors &&
         !DataDigests::are_listed(opened.catalogue(), pinned->version)) {

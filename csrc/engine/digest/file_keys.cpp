@@ -61,4 +61,10 @@ void FileKeys::refuse(const std::string& why) const {
   throw Error(ErrorKind::Crypto, label_ + ": " + why);
 }
 
+void check_key(const Source& source, const Catalogue& catalogue, const FileKeys* keys) {
+  if (catalogue.encrypted() && keys == nullptr) {
+    throw Error(ErrorKind::Crypto, source.label() + ": " + std::string(kNoKey));
+  }
+}
+
 }  // namespace tensorizer

@@ -5,13 +5,19 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/cancel.h"
 #include "codec/argon2.h"
+#include "format/catalogue.h"
 #include "io/key.h"
+#include "io/source.h"
 
 namespace tensorizer {
+
+inline constexpr std::string_view kNoKey =
+    "the file is encrypted, and no key was given: name one with the option 'key'";
 
 // Thread-safe.
 class FileKeys {
@@ -43,5 +49,8 @@ class FileKeys {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Derived>> derived_;
 };
+
+// Throws Error(Crypto) if the file is encrypted, and `keys` is null.
+void check_key(const Source& source, const Catalogue& catalogue, const FileKeys* keys);
 
 }  // namespace tensorizer

@@ -94,11 +94,7 @@ void load(Source& source, Catalogue& catalogue, std::vector<LoadItem> items,
     const Entry& entry = entries[item.entry];
     return std::pair(begin_of(item, entry), end_of(item, entry));
   });
-  if (catalogue.encrypted() && settings.keys == nullptr) {
-    throw Error(ErrorKind::Crypto, source.label() +
-                                       ": the file is encrypted, and no key was given: name one "
-                                       "with the option 'key'");
-  }
+  check_key(source, catalogue, settings.keys);
   const SourceLocation location(source);
   const LoadJob job{source, catalogue, items, settings, location};
   for (const LoadItem& item : items) check(job, item);

@@ -59,10 +59,7 @@ void TensorSource::open(std::uint32_t number, Cancel& cancel) try {
     read_arriving(file_.source, e.header_offset, e.header_size(), header_, cancel);
     const TensorDetails details = file_.catalogue.details(number, header_, location);
     if (e.data_size > 0) {
-      if (file_.keys == nullptr) {
-        throw Error(ErrorKind::Crypto,
-                    "the file is encrypted, and no key was given: name one with the option 'key'");
-      }
+      if (file_.keys == nullptr) throw Error(ErrorKind::Crypto, std::string(kNoKey));
       key_ = file_.keys->key_for(details.crypt.derivation, cancel);
     }
     details_ = details;

@@ -195,11 +195,7 @@ void rewrite(OpenFile& from, Origin& origin, const RewriteRequest& request, Prog
   const auto& [to, hashes, threads, options, names, metadata] = request;
   Source& source = origin.file().source;
   const RedactedQuotes quotes(source);
-  if (from.catalogue().encrypted() && from.keys() == nullptr) {
-    throw Error(ErrorKind::Crypto, source.label() +
-                                       ": the file is encrypted, and no key "
-                                       "was given for it");
-  }
+  check_key(source, from.catalogue(), from.keys());
   if (from.catalogue().has_digests_of_others()) {
     throw Error(ErrorKind::InvalidFormat,
                 source.label() +

@@ -187,7 +187,9 @@ RedisReply RedisConnection::take(Take take, Cancel& cancel) {
     begin_ = end_ - bytes.size();
     if (reply) {
       if (reply->kind == RedisReply::Kind::Error) {
-        reply->text = redacted(reply->text, Secrets{address_.user, address_.password});
+        Redaction text(reply->text);
+        address_.redact(text);
+        reply->text = text.text();
       }
       return *std::move(reply);
     }
