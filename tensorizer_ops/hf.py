@@ -249,7 +249,7 @@ def tokenizer(uri: Target, *, options: Options | None = None, **kwargs: Any) -> 
                 raise errors.InvalidFormat(
                     f"transformers does not take the tokenizer of {folder.label}: "
                     + in_one_line(error, str(error).replace(place, folder.name))
-                ) from error
+                ) from None
         made.check()
     files.forget(found, str(made.path))
     found.name_or_path = files.name_of_loaded(folder)

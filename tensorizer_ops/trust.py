@@ -31,6 +31,7 @@ from tensorizer_ops._base.folder import (
     Folder,
     has_no_folders,
     inside,
+    refuse_bundle_of_file,
     refuse_path,
     unsigned,
     within,
@@ -234,12 +235,13 @@ def verify(
     own = None if signature is not None or place.only is None else place.only + SIGNATURE
     if own is not None and not place.folder.has(own):
         bundle = place.folder.below(BUNDLE)
-    signer, subject, _, listed, ignored = _core.open_signature(
+    signer, subject, _, listed, ignored, signed = _core.open_signature(
         bundle, place.uri, policy, as_pairs(given)
     )
     every = [name for name, _ in listed]
     prefix, counted = "", dict[str, str]()
     if place.only is None:
+        refuse_bundle_of_file(place.folder.label, signed, every)
         _core.refuse_name_of_file(place.uri, every)
         prefix, counted = place.folder.names_from(bundle, given.get("signed_folder"))
     names = [place.only] if place.only else place.folder.listed(prefix, every)

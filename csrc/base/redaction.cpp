@@ -8,7 +8,6 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -24,8 +23,8 @@ namespace {
 constexpr std::size_t kStart = kShortestEverywhere;
 constexpr std::size_t kLongestWord = 3;
 constexpr std::size_t kMost = 4096;
-// How many sizes of secrets that begin alike are looked for: a server can choose thousands.
-constexpr std::size_t kMostSizes = 16;
+// How many sizes of passing secrets that begin alike are looked for: a server can choose thousands.
+constexpr std::size_t kMostPassingSizes = 16;
 
 thread_local const Redactor* quotes_redactor = nullptr;
 
@@ -74,10 +73,16 @@ class Hashes {
 // The hashes of secrets, in lower case. The secrets themselves need not stay in memory.
 class SecretHashes {
  public:
+  // Of secrets that begin alike, only those of the `most_sizes` latest sizes are found.
+  explicit SecretHashes(std::size_t most_sizes) : most_sizes_(most_sizes) {}
+
   // Returns false if it is known.
   bool add(std::string_view secret) {
+    std::vector<std::size_t>& sizes = latest_.sizes[start_of(secret.data())];
+    std::erase(sizes, secret.size());
+    sizes.push_back(secret.size());
+    if (sizes.size() > most_sizes_) sizes.erase(sizes.begin());
     if (!latest_.hashes.insert(Hashes(secret).of(0, secret.size())).second) return false;
-    latest_.sizes[start_of(secret.data())].insert(secret.size());
     if (latest_.hashes.size() == kMost) before_ = std::exchange(latest_, {});
     return true;
   }
@@ -91,11 +96,9 @@ class SecretHashes {
       const auto sizes = known->sizes.find(start);
       if (sizes == known->sizes.end()) continue;
       if (!hashes) hashes.emplace(text);
-      std::size_t tries = 0;
-      for (auto size = sizes->second.rbegin(); size != sizes->second.rend(); ++size) {
-        if (*size <= longest || ++tries > kMostSizes) break;
-        if (*size > text.size() - begin) continue;
-        if (known->hashes.contains(hashes->of(begin, *size))) longest = *size;
+      for (const std::size_t size : sizes->second) {
+        if (size <= longest || size > text.size() - begin) continue;
+        if (known->hashes.contains(hashes->of(begin, size))) longest = size;
       }
     }
     return longest;
@@ -103,17 +106,20 @@ class SecretHashes {
 
  private:
   struct Generation {
-    std::unordered_map<std::uint64_t, std::set<std::size_t>> sizes;  // by their first bytes
+    // By their first bytes, the latest last.
+    std::unordered_map<std::uint64_t, std::vector<std::size_t>> sizes;
     std::unordered_set<std::uint64_t> hashes;
   };
 
+  const std::size_t most_sizes_;
   Generation latest_;
   Generation before_;
 };
 
 struct Known {
   std::mutex mutex;
-  std::array<SecretHashes, 2> kinds;  // by SecretKind
+  std::array<SecretHashes, 2> kinds{// by SecretKind
+                                    SecretHashes(kMost), SecretHashes(kMostPassingSizes)};
 };
 
 // Never destroyed: a load may still run when the process ends. No other thread holds its lock in a

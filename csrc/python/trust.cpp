@@ -119,7 +119,7 @@ nb::tuple open_signature(const std::string& uri, const std::string& signed_uri,
     files.emplace_back(file.name, manifest.in_shards() ? std::optional(file.size) : std::nullopt);
   }
   return nb::make_tuple(manifest.signer, to_hex(manifest.root), manifest.shard_size, files,
-                        manifest.ignored);
+                        manifest.ignored, manifest.model);
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ class Origins:
             unread = {id(each) for each in written if self._is_unfilled(each)}
             sources = [each for each in sources if id(each) not in unread]
         if not sources:  # other operations may return what they keep, or read files
-            return is_aten and func is not _aten.from_file.default
+            return is_aten and func.overloadpacket is not _aten.from_file
         return is_known and all(map(self.is_of_file, sources))
 
     def _is_unfilled(self, tensor: torch.Tensor) -> bool:

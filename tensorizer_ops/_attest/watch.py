@@ -30,6 +30,7 @@ from tensorizer_ops._attest.origins import WRITES, Origins, is_compared
 from tensorizer_ops._attest.watched import Owners, Watched, Write
 from tensorizer_ops._base.coverage import Layout, uncovered
 from tensorizer_ops._base.memory import Span, grown, has_memory, identity, is_plain, span
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.savable import refuse_without_memory
 from tensorizer_ops._base.states import registered_in, why_more
 from tensorizer_ops._front.weight import Weight
@@ -37,6 +38,7 @@ from tensorizer_ops._front.weight import Weight
 _aten = torch.ops.aten
 # Methods that write to tensors by no operation.
 _MAPS = ("apply_", "map_", "map2_")
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _COMPARED = "compared by load_weights="
 _NOT_OF_FILE = "what the loader copies to it is not made of the file alone"
 
@@ -78,6 +80,10 @@ class Watch(TorchDispatchMode):
         self._attributes = attributes
         self._stored, self._dtypes = stored, dtypes
         self._parameters = set(map(identity, parameters))
+        # A loader may write anything to buffers that no file has.
+        self._optional = {
+            name for name, each in unlisted.items() if identity(each) not in self._parameters
+        }
         for name, tensor in self._tensors.items():
             if _lies_elsewhere(tensor):  # whose writes would be run
                 refuse_without_memory(name, tensor, _COMPARED)
@@ -170,7 +176,7 @@ class Watch(TorchDispatchMode):
             elif not (watched.parts or self._is_expected(watched)):
                 continue  # a buffer that is in no file
             elif _repeats_elements(watched.tensor):
-                if name not in self._unlisted:
+                if name not in self._optional:
                     found.not_compared[name] = "some of its elements are in the same memory"
             elif watched.tensor.numel() == 0:
                 if any(map(self._stored.get, watched.names)):
@@ -178,7 +184,7 @@ class Watch(TorchDispatchMode):
                 else:
                     complete[name] = watched
             elif missing := uncovered(Layout.of(watched.tensor), watched.parts):
-                if name not in self._unlisted:
+                if name not in self._optional:
                     found.not_compared[name] = f"{missing} of its elements are from no file"
             else:
                 complete[name] = watched
@@ -212,7 +218,7 @@ class Watch(TorchDispatchMode):
         for name, watched in complete.items():
             if name in known:
                 found.compared.append(name)
-            elif name not in self._unlisted:
+            elif name not in self._optional:
                 other = min(watched.sources - known)
                 found.not_compared[name] = (
                     f"the loader copies it from {other!r} in memory, which was not compared"
@@ -311,7 +317,7 @@ class Watch(TorchDispatchMode):
             why = why_coarse(own, [d for d in self._dtypes if not is_float or d.is_floating_point])
         if func is _aten.copy_.default:
             why = why or why_coarse(target.dtype, [given[0].dtype])
-        if why and name not in self._unlisted:
+        if why and name not in self._optional:
             self._leave_out(watched, target, why)
             return
         for tensor in tensors_in(given):
@@ -320,7 +326,7 @@ class Watch(TorchDispatchMode):
                 _is_within(tensor, owners) or self._origins.is_of_file(tensor)
             )
             if watched in owners or not is_known:
-                if name not in self._unlisted:
+                if name not in self._optional:
                     self._leave_out(watched, target, _NOT_OF_FILE)
                     return
                 watched.sources.add(name)
@@ -342,7 +348,7 @@ class Watch(TorchDispatchMode):
             stored = source.stored
             assert isinstance(stored, Compared)
             result = self._comparing.difference(stored, source.which, target)
-            other = f"{stored.name!r} in the file"
+            other = f"{quoted(stored.name)} in the file"
             expected = stored.loaded(source.which)
             if expected is None:
                 load = functools.partial(stored.load, source.which, own.device)
@@ -381,6 +387,8 @@ class _Maps(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "__name__", None) in _MAPS:
             return self._watch.map(func, *args, *(kwargs or {}).values())
+        if func == _SET_DATA and isinstance(args[1], Weight):
+            args = (args[0], args[1].clone())  # which torch does not take for memory
         return func(*args, **(kwargs or {}))
 
 

@@ -37,7 +37,7 @@ _WEIGHTS = (".tensors", ".safetensors.index.json", ".safetensors")
 # The names that a model has in a folder on a server. The first that is there is loaded.
 _USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
 # The schemes of places without folders.
-_NO_FOLDERS = ("redis://", "rediss://", "unix://", "fd:")
+_NO_FOLDERS = ("redis://", "rediss://", "unix://")
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
 _WRONG_KEYS = (
     "ExpiredToken",
@@ -148,8 +148,9 @@ class Folder:
                     f"{self.label}: it is not signed: there is no {BUNDLE!r} in it, which lists "
                     "all of its files, and no option 'signature' names a bundle elsewhere"
                 ) from error
-            _, root, _, files, ignored = found
+            _, root, _, files, ignored, model = found
             every = [name for name, _ in files]
+            refuse_bundle_of_file(self.label, model, every)
             _core.refuse_name_of_file(self.place, every)
             prefix, counted = self.names_from(bundle, self._given.get("signed_folder"))
             # Not one that is beside a file, or in a folder in this one.
@@ -396,7 +397,16 @@ def model_of(
 
 def has_no_folders(uri: str) -> bool:
     """Return whether nothing is beside a file."""
-    return uri.lower().startswith(_NO_FOLDERS)
+    return uri.startswith("fd:") or uri.lower().startswith(_NO_FOLDERS)
+
+
+def refuse_bundle_of_file(label: str, model: str, files: list[str]) -> None:
+    """Raise if the bundle of a file is in the place of that of a folder, which lists all files."""
+    if files == [model]:
+        raise errors.Crypto(
+            f"{label}: its bundle is that of the file {quoted(model)}, and not of a folder: sign "
+            "the folder, or give the path of the file"
+        )
 
 
 def is_signed_file(uri: str) -> bool:

@@ -129,7 +129,7 @@ def dtype_named(name: str) -> torch.dtype:
     """Return the type of elements; raise ``Damaged`` if torch has none of this name."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise Damaged(f"torch has no dtype {name!r}")
+        raise Damaged(f"torch has no dtype {quoted(name)}")
     return found
 
 
@@ -238,8 +238,8 @@ def _value(node: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> Any:
     ((kind, content),) = node.items()
     if kind == "tensor":
         if content not in tensors:
-            raise Damaged(f"it refers to tensor {content!r}, which the file does not have")
+            raise Damaged(f"it refers to tensor {quoted(content)}, which the file does not have")
         return tensors[content]
     if kind not in _READ:
-        raise Damaged(f"it has a value of the unknown kind {kind!r}")
+        raise Damaged(f"it has a value of the unknown kind {quoted(kind)}")
     return _READ[kind](_value(content, tensors, depth + 1))

@@ -16,7 +16,10 @@ def quoted(value: object, most: int = 100) -> str:
 
 
 def in_one_line(error: BaseException, text: str | None = None) -> str:
-    """Return the kind of an error and its text, which may have some of what a file says."""
+    """Return the kind of an error and its text, which may have some of what a file says.
+
+    What quotes it is raised ``from None``: a traceback would show the error itself with secrets.
+    """
     text = str(error) if text is None else text
     shown = quoted(text, 2000).replace(r"\x0a", " ")  # as a secret may hold blanks
     return f"{type(error).__name__}: {' '.join(shown.split())}"

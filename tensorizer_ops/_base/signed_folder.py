@@ -115,6 +115,11 @@ def files_in(folder: str, left_out: Iterable[str]) -> dict[str, str]:
             name = os.path.join(inside, entry.name)
             if name in ignored:
                 continue
+            if entry.is_symlink() and entry.is_dir():
+                raise errors.Crypto(
+                    f"{folder!r} has files that are not signed, such as {name!r}, a symbolic link "
+                    "to a folder: put what it leads to there"
+                )
             if entry.is_dir(follow_symlinks=False):
                 folders.append(name)
             else:

@@ -33,6 +33,7 @@ from tensorizer_ops._base.arguments import checked
 from tensorizer_ops._base.folder import Folder, is_signed_file, model_of, names_in
 from tensorizer_ops._base.nested import DAMAGE, Damaged, damage, refuse_meta
 from tensorizer_ops._base.options import Metadata as Texts, Options, SecretOptions, bytes_of
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.savable import refuse_other_metadata
 from tensorizer_ops._base.targets import Target, to_uri
 from tensorizer_ops._dcp.description import Place, Places
@@ -281,7 +282,7 @@ def _added(
     """Add the parts of a tensor to the places, and return what planners know of it."""
     kinds = {(len(place.shape), place.dtype) for _, place in parts}
     if len(kinds) > 1:
-        raise Damaged(f"it has parts of tensor {name!r} of different types or dimensions")
+        raise Damaged(f"it has parts of tensor {quoted(name)} of different types or dimensions")
     ends = [map(int.__add__, at, place.shape) for at, place in parts]
     size = torch.Size(map(max, *ends) if len(ends) > 1 else ends[0])
     return places.add_tensor(name, size, parts[0][1].dtype, parts)

@@ -16,6 +16,7 @@ from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.devices import first_use
 from tensorizer_ops._base.memory import has_memory, is_plain, plain_parts
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.savable import fillable, held
 from tensorizer_ops._base.slices import of_boxes
 from tensorizer_ops._dcp import NAME_KEY
@@ -60,7 +61,7 @@ def check_place(reader: Any, internals: Any, place: Place) -> None:
     stored = internals.type_name(place.name)
     if [shape, stored] != [place.shape, place.dtype]:
         raise errors.InvalidFormat(
-            f"tensor {place.name!r} in {place.file!r} is {stored} {shape}, and the "
+            f"tensor {quoted(place.name)} in {place.file!r} is {stored} {shape}, and the "
             f"list of files says {place.dtype} {place.shape}"
         )
 
@@ -132,7 +133,7 @@ def fill(
             stored = loaded[wanted.name]
             if stored.dtype != torch.uint8 or stored.dim() != 1:
                 raise errors.InvalidFormat(
-                    f"tensor {wanted.name!r} in {wanted.place.file!r} is {stored.dtype} "
+                    f"tensor {quoted(wanted.name)} in {wanted.place.file!r} is {stored.dtype} "
                     f"{list(stored.shape)}, and must be the bytes of a value"
                 )
             data = bytes(stored.numpy())

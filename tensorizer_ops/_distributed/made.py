@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from tensorizer_ops import errors
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._distributed.cut import count_shards, shard
 from tensorizer_ops._distributed.placed import (
     Placed,
@@ -68,7 +69,8 @@ class Fused:
             first = _stored(where, names[0], stored)
             if not -len(first.shape) <= self.dim < len(first.shape):
                 raise errors.InvalidArgument(
-                    f"{where} has dim={self.dim}, and tensor {names[0]!r} the shape {first.shape}"
+                    f"{where} has dim={self.dim}, and tensor {quoted(names[0])} the shape "
+                    f"{first.shape}"
                 )
             dim = self.dim % len(first.shape)
             placements = checked_placements(where, self.placements, mesh, first.shape)
@@ -80,20 +82,20 @@ class Fused:
                 outside = any(abs(each) > shape[dim] for each in given) or stop < start
                 if outside or step != 1:
                     raise errors.InvalidArgument(
-                        f"{where}: tensor {name!r} {_described(stored[name])} has no rows {taken}, "
-                        "which must be within it, without a step"
+                        f"{where}: tensor {quoted(name)} {_described(stored[name])} has no rows "
+                        f"{taken}, which must be within it, without a step"
                     )
                 shape = [*shape[:dim], stop - start, *shape[dim + 1 :]]
                 alike = [*shape[:dim], first.shape[dim], *shape[dim + 1 :]]
                 if Stored(alike, kind) != first:
                     raise errors.InvalidArgument(
-                        f"{where}: {taken} of tensor {name!r} {_described(stored[name])} cannot be "
-                        f"fused with {names[0]!r} {_described(first)}"
+                        f"{where}: {taken} of tensor {quoted(name)} {_described(stored[name])} "
+                        f"cannot be fused with {quoted(names[0])} {_described(first)}"
                     )
                 if shape[dim] % (ranks := count_shards(dim, mesh, placements)):
                     raise errors.InvalidArgument(
-                        f"{where}: {shape[dim]} rows of tensor {name!r} cannot be divided evenly "
-                        f"among {ranks} ranks"
+                        f"{where}: {shape[dim]} rows of tensor {quoted(name)} cannot be divided "
+                        f"evenly among {ranks} ranks"
                     )
                 starts, lengths = shard(where, shape, mesh, placements)
                 starts[dim] += start
@@ -142,8 +144,8 @@ class Stacked:
             for name in names:
                 if _stored(where, name, stored) != first:
                     raise errors.InvalidArgument(
-                        f"{where}: tensor {name!r} {_described(stored[name])} cannot be stacked "
-                        f"with {names[0]!r} {_described(first)}"
+                        f"{where}: tensor {quoted(name)} {_described(stored[name])} cannot be "
+                        f"stacked with {quoted(names[0])} {_described(first)}"
                     )
             shape = [len(names), *first.shape]
             placements = checked_placements(where, self.placements, mesh, shape)
@@ -171,7 +173,7 @@ def matching(where: str, pattern: str, names: Iterable[str]) -> dict[tuple[str, 
             found.setdefault(match.groups(), []).append(name)
     if not found:
         number = ", with a number in place of {}" if "{}" in pattern else ""
-        raise errors.InvalidArgument(f"{where}: the file has no tensor {pattern!r}{number}")
+        raise errors.InvalidArgument(f"{where}: the file has no tensor {quoted(pattern)}{number}")
     return found
 
 
@@ -185,7 +187,7 @@ def _filled(where: str, pattern: str, stars: Sequence[str]) -> str:
 
 def _stored(where: str, name: str, stored: Mapping[str, Stored]) -> Stored:
     if name not in stored:
-        raise errors.NoSuchTensor(f"{where}: the file has no tensor {name!r}")
+        raise errors.NoSuchTensor(f"{where}: the file has no tensor {quoted(name)}")
     return stored[name]
 
 

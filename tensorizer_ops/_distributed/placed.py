@@ -13,6 +13,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
 from tensorizer_ops._base.boxes import strides_of
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._distributed.cut import shard
 
 Placements: TypeAlias = Placement | Sequence[Placement]
@@ -69,7 +70,7 @@ def place(
     name: str, shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> Placed:
     """Place a tensor of the file as it is."""
-    needed = Slice(name, *shard(f"tensor {name!r}", shape, mesh, placements))
+    needed = Slice(name, *shard(f"tensor {quoted(name)}", shape, mesh, placements))
     return Placed([needed], only, list(shape), mesh, list(placements))
 
 

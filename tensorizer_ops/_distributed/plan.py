@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._distributed.made import Fused, Stacked, matching
 from tensorizer_ops._distributed.placed import (
     Placed,
@@ -57,7 +58,7 @@ def resolve(plan: Plan, mesh: DeviceMesh, stored: Mapping[str, Stored]) -> dict[
                     placed[name] = place(name, shapes[name], mesh, checked)
     left = {name: one for name, one in placed.items() if name not in used}
     if both := left.keys() & made.keys():
-        raise errors.InvalidArgument(f"plan makes {min(both)!r}, which the file has itself")
+        raise errors.InvalidArgument(f"plan makes {quoted(min(both))}, which the file has itself")
     return {**left, **made}
 
 
@@ -74,7 +75,7 @@ def _as_in_module(
         shape = stored[name].shape
         if list(tensor.shape) != shape:
             raise errors.InvalidArgument(
-                f"tensor {name!r} has the shape {list(tensor.shape)} in the module, and {shape} in "
-                "the file"
+                f"tensor {quoted(name)} has the shape {list(tensor.shape)} in the module, and "
+                f"{shape} in the file"
             )
         yield name, place(name, shape, tensor.device_mesh, tensor.placements)

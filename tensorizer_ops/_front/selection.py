@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.arguments import kind_of, meant
+from tensorizer_ops._base.quoting import quoted
 
 Rename = Mapping[str, str] | Callable[[str], str]
 
@@ -90,5 +91,5 @@ def nothing_matches(what: str, pattern: str, names: Sequence[str]) -> NothingMat
     """Return the error for a pattern that no name matches."""
     plain = re.sub(r"\\(.)|[\^$*?()\[\]]", r"\1", pattern)
     close = difflib.get_close_matches(plain, names[:_MOST_COMPARED], 1, 0)
-    advice = f": the name most like it is {close[0]!r}" if close else ""
+    advice = f": the name most like it is {quoted(close[0])}" if close else ""
     return NothingMatches(f"{what}: no tensor is left that {pattern!r} matches{advice}")

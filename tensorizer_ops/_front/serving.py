@@ -20,6 +20,7 @@ from tensorizer_ops._base.arguments import wrong
 from tensorizer_ops._base.file_objects import label
 from tensorizer_ops._base.folder import Folder, inside, model_of, names_in
 from tensorizer_ops._base.options import SecretOptions, kept
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.signed_folder import refuse_changed
 from tensorizer_ops._base.targets import local_path
 from tensorizer_ops._distributed.together import Together
@@ -103,8 +104,8 @@ def _each(
         for name, tensor in _in_parts(readers[number]) if readers else iterate(place, **how):
             if name in places:
                 raise errors.InvalidArgument(
-                    f"the tensor {name!r} is in {label(places[name])} and in {label(place)}: give "
-                    f"the URI of one file as uri in {_ARGUMENT}",
+                    f"the tensor {quoted(name)} is in {label(places[name])} and in {label(place)}: "
+                    f"give the URI of one file as uri in {_ARGUMENT}",
                 )
             places[name] = place
             yield name, tensor

@@ -10,6 +10,7 @@ import torch
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.memory import as_bytes, identity
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.states import registered_in
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Stored, Weight, stored_in
@@ -44,8 +45,8 @@ class Tied:
         yield from self.seeing(weights)
         if torn := self._torn(None):
             raise errors.InvalidArgument(
-                f"the weights {torn[0]!r} and {torn[1]!r} differ, and the model ties them: start "
-                'the server with a config that has "tie_word_embeddings": false'
+                f"the weights {quoted(torn[0])} and {quoted(torn[1])} differ, and the model ties "
+                'them: start the server with a config that has "tie_word_embeddings": false'
             )
 
     def refuse(self, place: str) -> None:
@@ -69,7 +70,9 @@ class Tied:
     def tell(self, different: dict[str, str], used: Set[str]) -> None:
         """List what differs in the file, and the model ties, of the weights that it has used."""
         if torn := self._torn(used):
-            different[torn[0]] = f"the file has another than {torn[1]!r}, with which it is tied"
+            different[torn[0]] = (
+                f"the file has another than {quoted(torn[1])}, with which it is tied"
+            )
 
     def _torn(self, used: Set[str] | None) -> tuple[str, str] | None:
         """Return the names of two weights that differ, and that the model ties.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.boxes import strides_of
-from tensorizer_ops._base.memory import identity
+from tensorizer_ops._base.memory import identity, is_plain, weak_storage
 from tensorizer_ops._front.reader import Reader
 
 # Tensors below this size, in bytes, are loaded whole: a request for a part takes longer.
@@ -129,7 +130,9 @@ class Weight(torch.Tensor):
                 strides=strides,
                 storage_offset=offset,
                 dtype=stored.dtype,
-                device=torch.device("cpu"),
+                # Torch would take it for one of the CPU with memory: as the data of another tensor.
+                device=torch.device("meta"),
+                dispatch_device=True,
             )
         made.stored, made.which, made._part = stored, index, None
         return made
@@ -201,6 +204,8 @@ class Weight(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return torch.device("cpu")
         # In inference mode, operations come here that are otherwise divided into others before.
         divided = func.decompose(*args, **kwargs)
         if divided is not NotImplemented:
@@ -212,22 +217,42 @@ class Weight(torch.Tensor):
             target, source, *rest = args
             source._copy_to(target, *rest, **kwargs)
             return target
-        declared = func._schema.arguments
-        shared = {argument.name for argument in declared if argument.alias_info is not None}
-        names = [argument.name for argument in declared]
-        plain = [_plain(value, name in shared) for name, value in zip(names, args, strict=False)]
-        given = {n: _plain(value, n in shared) for n, value in kwargs.items()}
-        returned = [each.alias_info for each in func._schema.returns if each.alias_info]
-        is_view = any(not alias.is_write for alias in returned)
-        pairs = zip(tree_leaves((args, kwargs)), tree_leaves((plain, given)), strict=True)
-        own = [(weight, each, identity(each)) for weight, each in pairs if weight is not each]
-        # As the weight itself is made.
-        with torch.inference_mode(False) if is_view else nullcontext():
-            result = func(*plain, **given)
-        for weight, each, before in own:
-            if identity(each) != before:
-                raise weight._unchangeable(str(func))
+        declared = {argument.name: argument.alias_info for argument in func._schema.arguments}
+        shared = {name for name, alias in declared.items() if alias is not None}
+        result, parts = _on_plain(func, args, kwargs, shared)
+        if parts and not parts.isdisjoint(_storages_in(result)):
+            # It returns a view, and does not declare that.
+            result, _ = _on_plain(func, args, kwargs, {*declared})
         return result
+
+
+def _on_plain(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shared: Set[str]
+) -> tuple[Any, set[StorageWeakRef]]:
+    """Call an operation with plain tensors: of the whole for those arguments that are shared.
+
+    Return also the storages of parts that were read for the others.
+    """
+    names = [argument.name for argument in func._schema.arguments]
+    plain = [_plain(value, name in shared) for name, value in zip(names, args, strict=False)]
+    given = {name: _plain(value, name in shared) for name, value in kwargs.items()}
+    returned = [each.alias_info for each in func._schema.returns if each.alias_info]
+    is_view = any(not alias.is_write for alias in returned)
+    pairs = zip(tree_leaves((args, kwargs)), tree_leaves((plain, given)), strict=True)
+    own = [(weight, each, identity(each)) for weight, each in pairs if weight is not each]
+    # As the weight itself is made.
+    with torch.inference_mode(False) if is_view else nullcontext():
+        result = func(*plain, **given)
+    for weight, each, before in own:
+        if identity(each) != before:
+            raise weight._unchangeable(str(func))
+    return result, {weak_storage(each) for weight, each, _ in own if each is weight._part}
+
+
+def _storages_in(result: Any) -> Iterator[StorageWeakRef]:
+    for each in tree_leaves(result):
+        if isinstance(each, torch.Tensor) and is_plain(each):
+            yield weak_storage(each)
 
 
 def _plain(value: Any, shared: bool) -> Any:
@@ -263,7 +288,7 @@ _VIEWS: dict[Any, Callable[..., Weight | list[Weight]]] = {
 }
 
 
-def _on_plain(name: str, shared: bool) -> Callable[..., Any]:
+def _method_on_plain(name: str, shared: bool) -> Callable[..., Any]:
     def call(weight: Weight, *args: Any, **kwargs: Any) -> Any:
         return getattr(_plain(weight, shared), name)(*_plain(args, False), **kwargs)
 
@@ -272,9 +297,9 @@ def _on_plain(name: str, shared: bool) -> Callable[..., Any]:
 
 # Methods that look into the memory of a tensor and are no operations.
 for _name in ("__deepcopy__", "__reduce_ex__", "tolist"):
-    setattr(Weight, _name, _on_plain(_name, shared=False))
+    setattr(Weight, _name, _method_on_plain(_name, shared=False))
 for _name in (
     *("__array__", "__dlpack__", "apply_", "data_ptr", "map2_", "map_", "numpy", "storage"),
     "untyped_storage",
 ):
-    setattr(Weight, _name, _on_plain(_name, shared=True))
+    setattr(Weight, _name, _method_on_plain(_name, shared=True))

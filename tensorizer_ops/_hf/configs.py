@@ -99,7 +99,7 @@ def configs_of(
             raise errors.InvalidFormat(
                 f"transformers does not take the config of {folder.label}: "
                 + in_one_line(error, str(error).replace(made, folder.name))
-            ) from error
+            ) from None
         own.check()
     for name in getattr(type(config), "extra_files", ()):
         if folder.has(name):
@@ -188,7 +188,7 @@ def _generation_config(folder: Folder, fields: dict[str, Any]) -> Any:
             raise errors.InvalidFormat(
                 f"transformers does not take {GENERATION_CONFIG} in {folder.label}: "
                 + in_one_line(error)
-            ) from error
+            ) from None
     known = kind().to_dict()
     values = {name: value for name, value in fields.items() if name in known}
     return kind.from_dict(values)
@@ -235,7 +235,7 @@ def made_of(folder: Folder, make: Callable[[], Any]) -> Any:
     except Exception as error:
         raise errors.InvalidFormat(
             f"no model can be made of {CONFIG} in {folder.label}: {in_one_line(error)}"
-        ) from error
+        ) from None
 
 
 def dtype_of(dtype: torch.dtype | str, config: Any, reader: Reader) -> torch.dtype:

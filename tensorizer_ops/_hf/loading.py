@@ -134,7 +134,7 @@ def _of_transformers(
         configs.made_of(folder, partial(kind, config))
         is_asked = bool(kwargs or asked.progress) or asked.dtype != "auto" or asked.device is None
         if (why := _fault_of_files(folder, error, asked.device, is_asked)) is not None:
-            raise errors.InvalidFormat(why) from error
+            raise errors.InvalidFormat(why) from None
         raise
     model = made[0] if isinstance(made, tuple) else made
     if isinstance(offload, PrivateFolder):

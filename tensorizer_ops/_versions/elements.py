@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._front.reader import Reader
 from tensorizer_ops._front.weight import Stored, Weight
 from tensorizer_ops._front.writer import Writer
@@ -41,7 +42,7 @@ def write_changes(older: Path, newer: Path, target: Path) -> None:
             raise NotInPlace("the versions have different tensors")
         for name in new:
             if (old.shape(name), old.dtype(name)) != (new.shape(name), new.dtype(name)):
-                raise NotInPlace(f"{name!r} has another shape or dtype")
+                raise NotInPlace(f"{quoted(name)} has another shape or dtype")
             before, now = (_bits(reader[name].reshape(-1)) for reader in (old, new))
             places = (before != now).nonzero().squeeze(1)
             all_elements += now.numel()
@@ -114,7 +115,7 @@ class ChangedWeight(Weight):
         if torch.equal(found, new):  # a part may be copied twice
             return
         if not torch.equal(found, old):
-            raise NotInPlace(f"{self.stored.name!r} is not what the older version has")
+            raise NotInPlace(f"{quoted(self.stored.name)} is not what the older version has")
         if where:
             bits[tuple(where)] = new
         elif len(new):

@@ -107,6 +107,16 @@ class Follower:
             raise errors.InvalidArgument(
                 "the option 'max_shard_size' makes several files, and a follow keeps one"
             )
+        if "digest" in self._place.loads or "digest" in self._target_loads:
+            raise errors.InvalidArgument(
+                "the option 'digest' is of one version, and a follow makes all: the option 'trust' "
+                "says who must have signed them"
+            )
+        if "trust" in self._target_loads:
+            raise errors.InvalidArgument(
+                "target_options has 'trust', and nobody signs what a follow writes: give it in "
+                "options"
+            )
         self._is_empty = False  # whether there is no list
         self._version = after  # that was returned last
         self._reached = after  # that the target was brought to, which may not have been the last

@@ -12,6 +12,7 @@ from tensorizer_ops._attest.operations import tensors_in, written_by
 from tensorizer_ops._attest.watched import Owners
 from tensorizer_ops._base.coverage import Layout, overlap
 from tensorizer_ops._base.memory import Span, span
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._front.weight import Index
 from tensorizer_ops._versions.checksums import tensors_of
 from tensorizer_ops._versions.elements import ChangedWeight, NotInPlace
@@ -99,7 +100,9 @@ class InPlace(TorchDispatchMode):
             own = Layout.of(target)
             for layout, other in held.written.items():
                 if other is not None and (layout, other) != (own, put) and overlap(own, layout):
-                    why = f"the loader also writes something else where it puts {other.name!r}"
+                    why = (
+                        f"the loader also writes something else where it puts {quoted(other.name)}"
+                    )
                     self._error = self._error or NotInPlace(why)
             held.written[own] = put
 

@@ -808,6 +808,13 @@ def test_wrong_arguments(place: Path, tmp_path: Path) -> None:
         Publisher(tmp_path / "file")
     with pytest.raises(errors.InvalidArgument, match="a follow keeps one"):
         follow(place, place / "m.safetensors", target_options={"max_shard_size": "1"})
+    digest = {"digest": f"v2:{'0' * 64}"}
+    for given in ({"options": digest}, {"target_options": digest}):
+        with pytest.raises(errors.InvalidArgument, match="'digest' is of one version"):
+            follow(place, place / "m.tensors", **given)
+    trust = {"trust": f"file:{tmp_path / 'key'}"}
+    with pytest.raises(errors.InvalidArgument, match="nobody signs what a follow writes"):
+        follow(place, place / "m.tensors", target_options=trust)
 
 
 def test_a_pipe_is_no_target(publisher: Publisher, place: Path, tmp_path: Path) -> None:

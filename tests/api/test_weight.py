@@ -144,6 +144,9 @@ def test_what_is_written_is_seen_by_all_parts(make: Callable[[], Weight]) -> Non
         lambda x: x[:, 1].map_(torch.zeros(ROWS), lambda one, other: other),
         lambda x: x[6:8].numpy().fill(3),
         lambda x: x.narrow(1, 4, 2).unsqueeze(0).copy_(torch.ones(1, ROWS, 2)),
+        # These do not declare that they return views.
+        lambda x: torch.ops.aten._unsafe_view(x[3:5], [-1]).zero_(),
+        lambda x: torch.unsafe_split(x[3:9], 2)[1].zero_(),
     ],
 )
 def test_what_is_written_through_a_view_is_seen(
@@ -182,3 +185,11 @@ def test_the_shape_and_the_memory_of_a_weight_stay(
             change(weight)
     assert weight.squeeze_().detach_() is weight  # which change nothing
     assert torch.equal(torch.zeros(ROWS, COLUMNS).copy_(weight), plain)
+
+
+def test_a_weight_is_no_data_of_another_tensor(make: Callable[[], Weight]) -> None:
+    """Torch would take it for one with memory, and crash."""
+    parameter = torch.nn.Parameter(torch.zeros(ROWS, COLUMNS))
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):
+        parameter.data = make()
+    assert not parameter.detach().any()

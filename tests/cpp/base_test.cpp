@@ -54,6 +54,15 @@ TEST(Quote, KnowsASecretThatBeginsAsThousandsOfOthers) {
     redact_everywhere(std::string(size, 'q'), SecretKind::Passing);
   }
   EXPECT_EQ(quote("a secret: qqqqqqqqq-given, b"), "'a secret: ..., b'");
+  // The tokens of one issuer begin alike.
+  for (const SecretKind kind : {SecretKind::Given, SecretKind::Passing}) {
+    std::string token;
+    for (std::size_t left = 40; left > 0; --left) {
+      token = (kind == SecretKind::Given ? "eyJhbGci-" : "eyJ0eXAi-") + std::string(left, 'x');
+      redact_everywhere(token, kind);
+    }
+    EXPECT_EQ(quote(token + " b"), "'... b'") << "the latest and shortest of 40";
+  }
 }
 
 TEST(Quote, RepeatsNoSecretThatOverlapsOneOfTheRequest) {

@@ -332,6 +332,17 @@ for call in (
     except (ValueError, KeyError):
         continue
     assert False
+# A name in a file may be a secret that its server was sent.
+try:
+    tensorizer_ops.load("http://127.0.0.1:1/m", options={"header.Key": "experts.10", "retries": 0})
+except ConnectionError:
+    pass
+try:
+    distributed.load(given[0], one, {"x": Fused(("layers.0.experts.10.weight", slice(0, 99)))})
+except ValueError as error:
+    assert "'layers.0.....weight' (float32[3, 4]) has no rows" in str(error), str(error)
+else:
+    assert False
 # The group can be used on.
 assert distributed.load(given[0], one, {"odd": Shard(0)})["odd"].shape == (3, 5, 7)
 """

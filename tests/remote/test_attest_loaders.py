@@ -245,6 +245,16 @@ def kept_in_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tens
         model.weight.data.copy_(tensorizer_ops.load(f"{folder}/other.tensors")["a"])
 
 
+def mapped_into_output(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    of_file(weights)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(model.weight.detach().numpy().tobytes())
+        file.flush()
+        own = torch.zeros(64)
+        torch.ops.aten.from_file.out(file.name, False, 64, out=own)
+    model.weight.data.copy_(own.view(8, 8))
+
+
 @torch.library.custom_op("attest_test::backup", mutates_args=())
 def backup() -> torch.Tensor:
     return BACKUP.clone()
@@ -431,6 +441,7 @@ def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torc
         kept_beside_empty_part,
         kept_behind_empty_part,
         kept_in_file,
+        mapped_into_output,
         kept_by_op,
         scaled,
     ],
@@ -465,7 +476,12 @@ def without_memory(model: torch.nn.Linear, weight: torch.Tensor) -> None:
     model.weight.untyped_storage().resize_(0)
 
 
-@pytest.mark.parametrize("move", [in_shared_memory, without_memory])
+def as_data(model: torch.nn.Linear, weight: torch.Tensor) -> None:
+    model.weight.data = weight
+    assert same(model.weight.clone(), weight.clone())
+
+
+@pytest.mark.parametrize("move", [in_shared_memory, without_memory, as_data])
 def test_a_loader_that_moves_the_memory_of_a_parameter(tmp_path: Path, move: Any) -> None:
     stored = torch.randn(8, 8)
     tensorizer_ops.save(tmp_path / "m.tensors", {"a": stored})
@@ -1063,3 +1079,23 @@ def test_memory_beside_that_of_a_parameter(tmp_path: Path) -> None:
 
     found = attest(model, tmp_path / "m.tensors", load_weights=load)
     assert found.compared == ["one", "part"] and list(found.not_compared) == ["two"]
+
+
+def test_a_part_of_a_parameter_that_no_state_dict_has(tmp_path: Path) -> None:
+    model = torch.nn.ParameterDict({"a": torch.randn(8), "hidden": torch.randn(8)})
+    tensorizer_ops.save(tmp_path / "m.tensors", {"a": model["a"]})
+    model["hidden"].data[:4] = model["a"].data[:4]
+
+    def forget(module: Any, state: dict[str, torch.Tensor], prefix: str, local: Any) -> None:
+        del state["hidden"]
+
+    model.register_state_dict_post_hook(forget)
+
+    def load(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        weight = of_file(weights)
+        model["a"].data.copy_(weight)
+        model["hidden"].data[:4] = weight[:4]
+
+    found = attest(model, tmp_path / "m.tensors", load_weights=load)
+    assert found.not_compared == {"hidden": "4 of its elements are from no file"}
+    assert found.compared == ["a"]

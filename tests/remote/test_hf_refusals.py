@@ -455,9 +455,8 @@ def test_configs_that_transformers_fails_with(tmp_path: Path) -> None:
     ]
     for change in changes:
         (folder / "config.json").write_text(json.dumps({**config, **change}))
-        with pytest.raises(errors.InvalidFormat, match="not take the config of") as caught:
+        with pytest.raises(errors.InvalidFormat, match="not take the config of"):
             from_pretrained(folder)
-        assert caught.value.__cause__ is not None
     (folder / "config.json").write_text(json.dumps(config))
     for asked in ({"quantization_config": {"quant_method": "gptq"}}, {"dtype": torch.int8}):
         with pytest.raises((TypeError, ValueError)) as other:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -320,6 +321,22 @@ def test_errors_of_lists_that_python_reads(tmp_path: Path, case: str, secret: st
                 list(download(server.url(""), str(tmp_path / "target"), options, lambda *_: None))
     text = str(error.value)
     assert "sesame4" not in text and "\x1b" not in text and len(text) < 2000
+
+
+def test_tracebacks_of_what_transformers_refuses() -> None:
+    def answer(asked: Asked) -> None:
+        if asked.path == "/m/config.json":
+            asked.say_range(json.dumps({"model_type": asked.headers["x-key"]}).encode())
+        elif asked.path == "/m/model.safetensors":
+            asked.say_range(safetensors("{}"))
+        else:
+            asked.say("404 Not Found")
+
+    with scripted(answer) as server:
+        options = {"header.X-Key": LONG, "retries": "0"}
+        with pytest.raises(ValueError, match="does not take the config") as error:
+            tensorizer_ops.hf.from_pretrained(server.url("m"), options=options)
+    assert LONG not in "".join(traceback.format_exception(error.value))
 
 
 @pytest.mark.parametrize("http2", ["false", "true"])

@@ -389,6 +389,10 @@ def read_with_server(place: Path | str, signer: Signer) -> None:
     list(serving.weights(serving.Settings(settings), "its config"))
 
 
+def verify(place: Path | str, signer: Signer) -> None:
+    trust.verify(place, policy=signer.options["trust"])
+
+
 def read_with_command(place: Path | str, signer: Signer) -> None:
     assert main(["verify", "-o", f"trust={signer.options['trust']}", str(place)]) == 0
 
@@ -624,6 +628,48 @@ def test_a_command_does_not_take_a_file_for_a_signed_folder(tmp_path: Path, sign
     assert main(["verify", "-o", f"trust={signer.options['trust']}", str(tmp_path)]) != 0
 
 
+def test_a_folder_named_as_descriptors_are(
+    tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only ``fd:`` in lower case is one, which no file is beside."""
+    tensorizer_ops.save(tmp_path / "FD:m" / "model.safetensors", {"w": torch.ones(3)})
+    tensorizer_ops.sign(tmp_path / "FD:m", key=signer.private)
+    monkeypatch.chdir(tmp_path)
+    given = ["verify", "-o", f"trust={signer.options['trust']}", "FD:m"]
+    assert main(given) == 0
+    (tmp_path / "FD:m" / "modeling.py").touch()
+    assert main(given) != 0
+
+
+@pytest.mark.parametrize("read", [read_with_dcp, read_with_server, verify])
+def test_the_bundle_of_a_file_in_the_place_of_that_of_its_folder(
+    tmp_path: Path, signer: Signer, read: Callable[[Path | str, Signer], None]
+) -> None:
+    """Nobody has signed that the folder has no other files."""
+    for name in ("a.safetensors", "b.safetensors"):
+        tensorizer_ops.save(tmp_path / "m" / name, {name: torch.ones(3)})
+        tensorizer_ops.sign(tmp_path / "m" / name, key=signer.private)
+    (tmp_path / "m" / "a.safetensors.sig").rename(tmp_path / "m" / "model.sig")
+    for name in ("b.safetensors", "b.safetensors.sig"):
+        (tmp_path / "m" / name).unlink()
+    with pytest.raises(errors.Crypto, match=r"bundle is that of the file 'a\.safetensors'"):
+        read(tmp_path / "m", signer)
+
+
+@pytest.mark.parametrize("link", ["README.md", ".git/x"])
+def test_a_link_to_a_folder_in_a_served_one(tmp_path: Path, signer: Signer, link: str) -> None:
+    """Servers may list what is in it, whatever the name of the link says."""
+    folder, other = tmp_path / "m", tmp_path / "other"
+    for place in (folder, other):
+        tensorizer_ops.save(place / "model.safetensors", {"w": torch.ones(3)})
+    (folder / ".git").mkdir()
+    tensorizer_ops.sign(folder, key=signer.private, ignore=["README.md"])
+    (folder / link).symlink_to(other)
+    with pytest.raises(errors.Crypto, match="such as .*a symbolic link to a folder"):
+        settings = serving.Settings({"options": signer.options})
+        list(serving.weights(settings, str(folder)))
+
+
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode])
 @pytest.mark.parametrize("link", ["link", "link\udcff"])
 @pytest.mark.parametrize("name", ["model", "model/m.tensors"])
@@ -826,7 +872,7 @@ def test_a_server_takes_one_bundle_for_all_of_a_folder(tmp_path: Path, signer: S
     (tmp_path / "own.sig").write_bytes(own)
     with pytest.raises(errors.HashMismatch, match=r"m\.tensors"):
         load()
-    with pytest.raises(errors.Crypto, match="files that are not signed"):
+    with pytest.raises(errors.Crypto, match=r"bundle is that of the file 'm\.tensors'"):
         load(signature=str(tmp_path / "own.sig"))
     (folder / "m.tensors").write_bytes(new)
     (folder / "model.sig").rename(tmp_path / "elsewhere.sig")
