@@ -665,7 +665,7 @@ def test_a_link_to_a_folder_in_a_served_one(tmp_path: Path, signer: Signer, link
     (folder / ".git").mkdir()
     tensorizer_ops.sign(folder, key=signer.private, ignore=["README.md"])
     (folder / link).symlink_to(other)
-    with pytest.raises(errors.Crypto, match="such as .*a symbolic link to a folder"):
+    with pytest.raises(errors.Crypto, match=r"such as .*a symbolic link to a folder"):
         settings = serving.Settings({"options": signer.options})
         list(serving.weights(settings, str(folder)))
 
