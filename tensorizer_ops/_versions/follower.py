@@ -183,7 +183,7 @@ class Follower:
                 digest = digest_of(file, self._threads, believed=believed)
                 if not is_one or file.is_own():
                     return digest
-            logger.warning("%r belongs to another user: it will be replaced", path)
+            logger.warning("%r belongs to another user, or leads nowhere: it is replaced", path)
             return None
         except errors.NotFound:
             return None

@@ -145,7 +145,8 @@ NewTensors::NewTensors(OpenFile& file, std::span<const std::uint32_t> selected,
     throw Error(ErrorKind::InvalidArgument,
                 file.source().label() +
                     ": option 'io' is 'mmap', and these tensors cannot be pages of the file: that "
-                    "takes a file that is not encrypted, the CPU, and no copy=True");
+                    "takes a file that is not encrypted, the CPU, and neither copy=True nor the "
+                    "option 'trust'");
   }
   std::uint64_t size = 0;
   for (std::size_t i = 0; i < selected.size(); ++i) size += item_of(i).size();
