@@ -354,6 +354,11 @@ def sign(
                 "left out: move it away, or give it another name"
             )
         found = files_in(folder, left_out)
+        if [*found] == [place.name]:
+            raise errors.InvalidArgument(
+                f"{place.folder.label} has the name of its only file, whose signature would look "
+                "the same: rename one of them"
+            )
         for name, path in found.items():
             if "\\" in name or not _is_text(name):
                 raise errors.InvalidArgument(

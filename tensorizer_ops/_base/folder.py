@@ -35,7 +35,7 @@ SIGNATURE = ".sig"
 # looked for.
 _WEIGHTS = (".tensors", ".safetensors.index.json", ".safetensors")
 # The names that a model has in a folder on a server. The first that is there is loaded.
-_USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
+USUAL = ("model.tensors", "model.safetensors.index.json", "model.safetensors")
 # The schemes of places without folders.
 _NO_FOLDERS = ("redis://", "rediss://", "unix://")
 # Codes of S3 that say that the keys are wrong, whatever object they are for.
@@ -379,7 +379,7 @@ def model_of(
             ".safetensors"
         )
     if path is None:
-        found = [folder.uri(name) for name in _USUAL if folder.has(name)]
+        found = [folder.uri(name) for name in USUAL if folder.has(name)]
         return (found or [uri])[0], folder.loads, []
     weights = folder.signed_weights()
     for name in weights:

@@ -35,7 +35,7 @@ def refuse_changed(folder: Folder, loaded: Iterable[str]) -> None:
         name.rstrip("/")
         for name in here
         if (name.rstrip("/") in ignored if name.endswith("/") else _is_below(name, ignored))
-        and _is_harmless(name)
+        and is_harmless(name)
     ]
     advice = (
         "remove them, or sign them (what the signer left out may be read as well, except READMEs, "
@@ -64,7 +64,7 @@ def _is_below(name: str, places: set[str]) -> bool:
     return any(part in places for part in itertools.accumulate(name.split("/"), os.path.join))
 
 
-def _is_harmless(name: str) -> bool:
+def is_harmless(name: str) -> bool:
     """Return whether programs that serve a model do not read a file of this name.
 
     Nor an empty folder, whose name ends in a slash. A folder in the place of a file is none.

@@ -14,10 +14,19 @@ from itertools import islice
 from tensorizer_ops import errors
 from tensorizer_ops._base.folder import SIGNATURE, Folder, names_in, unsigned
 from tensorizer_ops._base.targets import Target
-from tensorizer_ops._chain.listing import DAMAGE, FILES, Entry, Listing, newest, opened, read_each
+from tensorizer_ops._chain.listing import (
+    DAMAGE,
+    FILES,
+    LOCK,
+    Entry,
+    Listing,
+    newest,
+    opened,
+    read_each,
+)
 from tensorizer_ops._dcp import DATA_FILE, FILE, KEY, NAME_KEY
 from tensorizer_ops._dcp.signatures import Signatures
-from tensorizer_ops._dcp.steps import STEP_KEY, check_step, step_named
+from tensorizer_ops._dcp.steps import NAME, STEP_KEY, check_step, step_named
 from tensorizer_ops._front.inspection import File
 
 # Files that are removed at the same time.
@@ -128,6 +137,23 @@ def checks_of(
             return {FILE: partial(_raise_if_error, error)}
         checks = {FILE: partial(_raise_if_error, None), **files}
     return checks
+
+
+def is_own_name(name: str) -> bool:
+    """Return whether a chain or a checkpoint of many ranks may have a file of this name.
+
+    That is also one that a save has left which did not end.
+    """
+    *folders, last = name.split("/")
+    file = last.removesuffix(SIGNATURE)
+    step, ending = file.removesuffix(".tensors").removesuffix("-read"), file.endswith(".tensors")
+    is_own = (
+        file in (*FILES, FILE, LOCK)
+        or DATA_FILE.fullmatch(file)
+        or (ending and NAME.fullmatch(step))
+        or (folders and not last)
+    )
+    return bool(is_own) and len(folders) < 2 and all(map(NAME.fullmatch, folders))
 
 
 def _raise_if_error(found: object) -> None:

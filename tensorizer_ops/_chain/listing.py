@@ -28,6 +28,7 @@ logger = logging.getLogger("tensorizer_ops.checkpoint")
 
 KEY = "tensorizer_ops.chain"
 FILES = (CHAIN, "chain-copy.tensors")
+LOCK = ".chain.lock"
 _VERSION = 1
 _MOST = 100_000  # steps in a list
 _MOST_TEXT = 192 * _MOST  # a step takes 160 characters at most

@@ -17,10 +17,8 @@ from tensorizer_ops._base.options import Options, SecretOptions
 from tensorizer_ops._base.targets import Target
 from tensorizer_ops._chain import lease
 from tensorizer_ops._chain.files import check_name, remove_step, verify_step
-from tensorizer_ops._chain.listing import FILES, KEY, Entry, Listing, logger, read
+from tensorizer_ops._chain.listing import FILES, KEY, LOCK, Entry, Listing, logger, read
 from tensorizer_ops._front.load_save import save
-
-_LOCK = ".chain.lock"
 
 
 class Store(NamedTuple):
@@ -97,7 +95,7 @@ class Store(NamedTuple):
                 with suppress(OSError):
                     os.makedirs(path, exist_ok=True)
                     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                    file = os.open(os.path.join(path, _LOCK), flags, 0o666)
+                    file = os.open(os.path.join(path, LOCK), flags, 0o666)
                     stack.callback(os.close, file)
                     fcntl.flock(file, fcntl.LOCK_EX)
             yield

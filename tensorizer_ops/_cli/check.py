@@ -5,17 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import NamedTuple
 
 from tensorizer_ops import _core, errors, trust
-from tensorizer_ops._base.folder import BUNDLE, Folder, is_signed_file, names_in, unsigned
+from tensorizer_ops._base.folder import (
+    BUNDLE,
+    SIGNATURE,
+    USUAL,
+    Folder,
+    is_signed_file,
+    unsigned,
+)
 from tensorizer_ops._base.progress import reported
+from tensorizer_ops._base.quoting import quoted
+from tensorizer_ops._base.signed_folder import files_in, is_harmless
 from tensorizer_ops._base.tables import safe
 from tensorizer_ops._base.targets import local_path, to_uri
-from tensorizer_ops._chain.files import checks_of
-from tensorizer_ops._chain.listing import DAMAGE, NAME
+from tensorizer_ops._chain.files import checks_of, is_own_name
+from tensorizer_ops._chain.listing import DAMAGE
 from tensorizer_ops._cli.main import report, status_of
 from tensorizer_ops._cli.options import is_encrypted, reading
 from tensorizer_ops._cli.output import bar, green, name_of
@@ -76,6 +85,7 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
         found = checks_of(uri, options, given.verify, given.threads or 0)
         # A bundle, and the folder itself, may be away for a moment.
         is_signed = trusts and (not found or "signature" in options or folder.has(BUNDLE))
+        beside = _beside(folder, found.keys()) if trusts and not is_signed else {}
     except errors.Error as error:
         if not trusts:
             # For a file, the error will say it; a server answers as it likes to names below one.
@@ -92,17 +102,44 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
     checks = [_Check(partial(run, name, check), _is_damage) for name, check in found.items()]
     if is_signed:  # all that is in the folder
         others = {name: value for name, value in options.items() if name != "trust"}
-        checks.append(_signature(uri, options["trust"], others.pop("signature", None), others))
-    elif found and trusts and folder.path is not None:
-        # A signed checkpoint may have been put beside a changed model.
-        checks += [
-            _file(os.path.join(folder.path, name), given, options)
-            for name in sorted(names_in(folder.path))
-            if name.endswith((".tensors", ".safetensors"))
-            and name not in found
-            and not NAME.fullmatch(name.removesuffix(".tensors").removesuffix("-read"))
-        ]
+        checks.append(
+            _signature(_as_folder(uri), options["trust"], others.pop("signature", None), others)
+        )
+        return checks
+    for name, has_signature in beside.items():
+        if has_signature:
+            checks.append(_file(folder.below(name), given, options))
+        else:
+            checks.append(_Check(partial(_raise_unsigned, folder, name), _is_damage))
     return checks
+
+
+def _as_folder(uri: str) -> str:
+    """Return a URI by which a server cannot say that a folder is a file."""
+    if local_path(uri) is not None:
+        return uri
+    place, query = _core.split_query(uri)
+    return f"{place.rstrip('/')}/{query}"
+
+
+def _beside(folder: Folder, parts: Set[str]) -> dict[str, bool]:
+    """Return what is beside a chain, or a checkpoint of many ranks, and whether it has a signature.
+
+    A signed one may have been put beside a changed model. A server cannot list what it has.
+    """
+    if folder.path is None:
+        others = [name for name in (*USUAL, "config.json") if folder.has(name)]
+    else:
+        here = files_in(folder.path, ())
+        others = [n for n in here if not (n in parts or is_own_name(n) or is_harmless(n))]
+    return {name: "/" not in name and folder.has(name + SIGNATURE) for name in others}
+
+
+def _raise_unsigned(folder: Folder, name: str) -> str:
+    raise errors.Crypto(
+        f"{folder.label} has files that are not signed, such as {quoted(name)}, beside a "
+        f"checkpoint: move them away, or sign all of the folder with {BUNDLE!r}"
+    )
 
 
 def _raise(error: errors.Error) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensorizer_ops._base.memory import INTEGERS
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._compat.catalog import Catalog, FilterFuncType
 from tensorizer_ops._compat.opened_file import OpenedFile
 from tensorizer_ops._compat.values import Values
@@ -84,7 +85,7 @@ def as_array(
     opaque = tensor.dtype not in _NUMPY_DTYPES
     if opaque and not allow_raw_data:
         raise ValueError(
-            f"{name!r} is {tensor.dtype}, which numpy lacks: allow_raw_data=True gives its "
+            f"{quoted(name)} is {tensor.dtype}, which numpy lacks: allow_raw_data=True gives its "
             "elements as integers"
         )
     elements = tensor.detach()

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from tensorizer_ops import errors
 from tensorizer_ops._base.memory import as_bytes, identity, span
+from tensorizer_ops._base.quoting import quoted
 from tensorizer_ops._base.refill import refill, successor
 from tensorizer_ops._compat.types import TensorType
 
@@ -59,7 +60,9 @@ def _find(module: torch.nn.Module, arrived: Incoming) -> tuple[torch.nn.Module, 
         # `_modules` of a scripted module has no get().
         child = owner._modules[step] if step in owner._modules else None  # noqa: SIM401
         if child is None:
-            raise KeyError(f"the module has no submodule {path!r}, where {arrived.name!r} belongs")
+            raise KeyError(
+                f"the module has no submodule {quoted(path)}, where {quoted(arrived.name)} belongs"
+            )
         owner = child
     for kind, tensors in (
         (TensorType.PARAM, owner._parameters),
@@ -69,7 +72,8 @@ def _find(module: torch.nn.Module, arrived: Incoming) -> tuple[torch.nn.Module, 
             return owner, attribute, _Slot(tensors, attribute)
     if hasattr(owner, attribute):
         raise KeyError(
-            f"{arrived.name!r} is {arrived.kind.name} in the file, and something else in the module"
+            f"{quoted(arrived.name)} is {arrived.kind.name} in the file, and something else in "
+            "the module"
         )
     return owner, attribute, None
 
@@ -84,7 +88,7 @@ def _check_shapes(
             continue
         if old.shape != arrived.value.shape:
             there, here = tuple(arrived.value.shape), tuple(old.shape)
-            different.append(f"{arrived.name!r} ({there} in the file, {here} in the module)")
+            different.append(f"{quoted(arrived.name)} ({there} in the file, {here} in the module)")
     if different:
         raise errors.InvalidArgument(f"shapes differ: {', '.join(different)}")
 

@@ -37,11 +37,13 @@ def new_names(names: Sequence[str], rename: Rename | None) -> list[str]:
     taken: dict[str, str] = {}
     for old, new in zip(names, renamed, strict=True):
         if not isinstance(new, str):
-            raise TypeError(f"rename() returned {type(new).__name__} for {old!r}, and must be str")
+            raise TypeError(
+                f"rename() returned {type(new).__name__} for {quoted(old)}, and must be str"
+            )
         other = taken.setdefault(new, old)
         if other != old:
             raise errors.InvalidArgument(
-                f"tensors {other!r} and {old!r} would both have the name {new!r}"
+                f"tensors {quoted(other)} and {quoted(old)} would both have the name {quoted(new)}"
             )
     return renamed
 

@@ -220,7 +220,7 @@ class Weight(torch.Tensor):
         declared = {argument.name: argument.alias_info for argument in func._schema.arguments}
         shared = {name for name, alias in declared.items() if alias is not None}
         result, parts = _on_plain(func, args, kwargs, shared)
-        if parts and not parts.isdisjoint(_storages_in(result)):
+        if parts and any(_may_share(each, parts) for each in tree_leaves(result)):
             # It returns a view, and does not declare that.
             result, _ = _on_plain(func, args, kwargs, {*declared})
         return result
@@ -249,10 +249,11 @@ def _on_plain(
     return result, {weak_storage(each) for weight, each, _ in own if each is weight._part}
 
 
-def _storages_in(result: Any) -> Iterator[StorageWeakRef]:
-    for each in tree_leaves(result):
-        if isinstance(each, torch.Tensor) and is_plain(each):
-            yield weak_storage(each)
+def _may_share(value: object, storages: Set[StorageWeakRef]) -> bool:
+    """Return whether a tensor has memory of these; a sparse one may, and does not tell."""
+    return isinstance(value, torch.Tensor) and (
+        not is_plain(value) or weak_storage(value) in storages
+    )
 
 
 def _plain(value: Any, shared: bool) -> Any:

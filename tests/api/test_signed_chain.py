@@ -190,6 +190,9 @@ def test_checkpoints_whose_files_have_their_own_signatures(root: Path, signer: S
     tensorizer_ops.save(model, {"w": torch.ones(3)})
     tensorizer_ops.sign(model, key=signer.private)
     assert "model.safetensors: OK" in run(*command).stdout
+    (root / "config.json").touch()
+    assert "files that are not signed, such as 'config.json'" in run(*command, status=1).stderr
+    (root / "config.json").unlink()
     (root / "checkpoint.tensors").unlink()
     (root / "checkpoint.tensors").symlink_to("checkpoint.tensors")
     assert "checkpoint.tensors" in run(*command, status=3).stderr

@@ -147,6 +147,13 @@ def test_what_is_written_is_seen_by_all_parts(make: Callable[[], Weight]) -> Non
         # These do not declare that they return views.
         lambda x: torch.ops.aten._unsafe_view(x[3:5], [-1]).zero_(),
         lambda x: torch.unsafe_split(x[3:9], 2)[1].zero_(),
+        lambda x: (
+            torch.sparse_csr_tensor(
+                torch.tensor([0, COLUMNS]), torch.arange(COLUMNS), x[3], (1, COLUMNS)
+            )
+            .values()
+            .fill_(5)
+        ),
     ],
 )
 def test_what_is_written_through_a_view_is_seen(

@@ -245,6 +245,15 @@ def kept_in_file(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tens
         model.weight.data.copy_(tensorizer_ops.load(f"{folder}/other.tensors")["a"])
 
 
+def under_sparse_values(
+    model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]
+) -> None:
+    ((_, weight),) = weights
+    rows, columns = torch.tensor([0, 8]), torch.arange(8)
+    torch.sparse_csr_tensor(rows, columns, weight[7], (1, 8)).values().fill_(5)
+    model.weight.data.copy_(weight)
+
+
 def mapped_into_output(model: torch.nn.Linear, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
     of_file(weights)
     with tempfile.NamedTemporaryFile() as file:
@@ -443,6 +452,7 @@ def to_the_right_place(model: torch.nn.Linear, weights: Iterator[tuple[str, torc
         kept_in_file,
         mapped_into_output,
         kept_by_op,
+        under_sparse_values,
         scaled,
     ],
 )
