@@ -308,8 +308,8 @@ def sign(
 
     Raises:
         ValueError: a key or certificate that cannot be used, a symbolic link, a folder with the
-            name of a file, an empty file that shards would not list, a folder in the place of a
-            signature, or no file.
+            name of a file or of its only file, an empty file that shards would not list, a folder
+            in the place of a signature, or no file.
         tensorizer_ops.errors.Crypto: the passphrase is missing or wrong.
     """
     check_names("ignore", ignore)

@@ -118,8 +118,8 @@ class SecretHashes {
 
 struct Known {
   std::mutex mutex;
-  std::array<SecretHashes, 2> kinds{// by SecretKind
-                                    SecretHashes(kMost), SecretHashes(kMostPassingSizes)};
+  // By SecretKind. All that is known of the user is looked for.
+  std::array<SecretHashes, 2> kinds{SecretHashes(kMost), SecretHashes(kMostPassingSizes)};
 };
 
 // Never destroyed: a load may still run when the process ends. No other thread holds its lock in a

@@ -105,7 +105,6 @@ def _in_folder(uri: str, given: Namespace, options: dict[str, str]) -> list[_Che
         checks.append(
             _signature(_as_folder(uri), options["trust"], others.pop("signature", None), others)
         )
-        return checks
     for name, has_signature in beside.items():
         if has_signature:
             checks.append(_file(folder.below(name), given, options))

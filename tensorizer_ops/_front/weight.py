@@ -217,12 +217,12 @@ class Weight(torch.Tensor):
             target, source, *rest = args
             source._copy_to(target, *rest, **kwargs)
             return target
-        declared = {argument.name: argument.alias_info for argument in func._schema.arguments}
-        shared = {name for name, alias in declared.items() if alias is not None}
+        declared = func._schema.arguments
+        shared = {argument.name for argument in declared if argument.alias_info is not None}
         result, parts = _on_plain(func, args, kwargs, shared)
         if parts and any(_may_share(each, parts) for each in tree_leaves(result)):
             # It returns a view, and does not declare that.
-            result, _ = _on_plain(func, args, kwargs, {*declared})
+            result, _ = _on_plain(func, args, kwargs, {argument.name for argument in declared})
         return result
 
 

@@ -472,7 +472,9 @@ def test_a_state_dict_of_other_views(tmp_path: Path, show: Any, why: Any, by_loa
     if why is None:
         assert found.equal, found
     else:
-        assert found.not_compared.keys() | {"own"} == state.keys() | {"own"} and not found.equal
+        is_cut = any(each.numel() < model.own.numel() for each in state.values())
+        own = {"own"} if by_loader and is_cut else set()  # which the loader writes in part
+        assert found.not_compared.keys() == state.keys() | own and not found.equal
         assert state.keys().isdisjoint(found.compared)
         assert any(why in text for text in found.not_compared.values()), found
 

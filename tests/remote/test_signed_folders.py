@@ -656,6 +656,14 @@ def test_the_bundle_of_a_file_in_the_place_of_that_of_its_folder(
         read(tmp_path / "m", signer)
 
 
+def test_a_folder_with_the_name_of_its_only_file(tmp_path: Path, signer: Signer) -> None:
+    """Its bundle would be refused as that of the file."""
+    (tmp_path / "vocab").mkdir()
+    (tmp_path / "vocab" / "vocab").write_text("a")
+    with pytest.raises(errors.InvalidArgument, match="has the name of its only file"):
+        tensorizer_ops.sign(tmp_path / "vocab", key=signer.private)
+
+
 @pytest.mark.parametrize("link", ["README.md", ".git/x"])
 def test_a_link_to_a_folder_in_a_served_one(tmp_path: Path, signer: Signer, link: str) -> None:
     """Servers may list what is in it, whatever the name of the link says."""
